@@ -10,6 +10,8 @@ TORCH  ?= torch==2.13.0
 LLAMACPP ?= xllamacpp
 # Every test of a command starts Python: without kept bytecode each would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
+# Where the site will stand; links to its pages have a picture then.
+export SITE_URL ?=
 # Each worker takes half of the files and steals at the end, so that most fixtures are made by one of them.
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
@@ -122,7 +124,7 @@ screenshots: $(VENV)/docs.stamp  ## take docs/images/*.png again (needs Chromium
 	$(SPHINX)
 	$(BIN)/python docs/screenshots.py
 
-site: $(VENV)/docs.stamp playground  ## the documentation as a site in build/site; a warning is an error
+site: $(VENV)/docs.stamp playground  ## docs and playground as a folder for any host, build/site: make site SITE_URL=https://host/path
 	$(BIN)/python docs/figures.py --check
 	$(SPHINX)
 	@echo "build/site/index.html"

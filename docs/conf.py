@@ -6,9 +6,13 @@ same on the site and in the repository. Nothing is loaded from the network, neit
 
 from __future__ import annotations
 
+import os
 import sys
+from html import escape
 from pathlib import Path
 from typing import Any
+
+from docutils import nodes
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE / "_site")]
@@ -25,7 +29,7 @@ extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "mathml", 
 root_doc = "docs/index"
 include_patterns = ["docs/**", "reports/*.md", "CONTRIBUTING.md", "CHANGELOG.md"]
 exclude_patterns = ["docs/_site"]
-html_extra_path = ["_site/index.html"]
+html_extra_path = ["_site/index.html", "_site/.nojekyll"]  # hosts of pages keep folders that begin with _
 
 nb_execution_mode = "off"  # notebooks are kept with their outputs
 myst_enable_extensions = ["dollarmath", "amsmath"]
@@ -81,8 +85,28 @@ def leave_out(app: Any, env: Any) -> None:
             env.metadata[page]["nosearch"] = ""
 
 
+html_baseurl = os.environ.get("SITE_URL", "")
+"""Where the site will stand: links to it have a picture then, whose address has to be a whole one."""
+
+
+def add_preview(app: Any, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Title, first words and first picture of a page, for whoever shows a link to it."""
+    if doctree is None or not html_baseurl:
+        return
+    words = next((each.astext() for each in doctree.findall(nodes.paragraph)), project)
+    image = next((each["uri"] for each in doctree.findall(nodes.image) if each["uri"].endswith(".png")), PREVIEW)
+    told = {"og:title": context["title"], "og:description": " ".join(words.split())[:200],
+            "og:image": f"{html_baseurl.rstrip('/')}/_images/{Path(image).name}"}  # fmt: skip
+    tags = (f'<meta property="{name}" content="{escape(str(value))}">' for name, value in told.items())
+    context["metatags"] += "\n".join(tags)
+
+
+PREVIEW = "playground-light.png"
+
+
 def setup(app: Any) -> None:
     """After napoleon, which has priority 500."""
     app.connect("autodoc-process-docstring", keep_colons, priority=600)
     app.connect("source-read", add_words)
+    app.connect("html-page-context", add_preview)
     app.connect("env-updated", leave_out)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,13 +22,13 @@ import pandas as pd
 
 import rooflinekit as rk
 from rooflinekit import Batch
-from rooflinekit.report.palette import PALETTES
+from rooflinekit.report.look import FIRST, PALETTES, STEP, TOKEN, Part
 
 FOLDER = Path(__file__).parent / "figures"
 REPORTED = Path(__file__).parent.parent / "reports" / "data" / "accuracy-serving.csv"
 GREY = "#b8bec6"
 BLUE, AMBER, GREEN, RED, VIOLET, CACHE = (
-    PALETTES["light"][name] for name in ("memory", "network", "activations", "other", "compute", "cache")
+    PALETTES["light"][name] for name in ("decode", "network", "activations", "other", "compute", "cache")
 )
 PREFILL, DECODE = VIOLET, BLUE  # as on pages
 STYLE = {
@@ -297,13 +297,15 @@ def experts() -> Any:
     return figure
 
 
+def _drawn(table: Mapping[str, Part], *parts: str) -> dict[str, tuple[str, str]]:
+    """Names and hues of some parts."""
+    return {part: (table[part].name, PALETTES["light"][table[part].tint]) for part in parts}
+
+
 def tensor_parallelism() -> Any:
     """Parts of a decode step of Llama-3-70B in FP8 on one to eight GPUs."""
     figure, axes = canvas(7.0, 2.9)
-    parts = {
-        "weights": ("weights", PALETTES["light"]["weights"]), "kv_cache": ("KV cache", CACHE),
-        "network": ("network", AMBER), "above_bound": ("above the bound", GREY), "host": ("engine", "#57606a"),
-    }  # fmt: skip
+    parts = _drawn(STEP, "weights", "kv_cache", "network", "above_bound", "host")
     rows = [1, 2, 4, 8]
     load = {"batch": 32, "isl": 2048, "weights": "fp8", "allow_oom": True}
     steps = [rk.estimate("llama-3-70b", tp=cut, **load).decode.time_parts_ms for cut in rows]
@@ -331,13 +333,7 @@ def load_parts() -> Any:
     figure, (tokens, firsts) = canvas(7.6, 3.8, ncols=2)
     rates = np.arange(1.0, 23.0, 1.5)
     answers = [rk.estimate("llama-3-8b", rate=rate).load for rate in rates]
-    grey = "#8a8f96"
-    token = {"weights": ("weights", PALETTES["light"]["weights"]), "kv_cache": ("KV cache", CACHE),
-             "above_bound": ("kernels above bound", grey), "engine": ("engine", "#57606a"),
-             "prompts": ("prompts of others", VIOLET)}  # fmt: skip
-    first = {"front_end": ("front end", "#57606a"), "under_way": ("step under way", grey),
-             "behind": ("behind prompts", AMBER), "place": ("wait for a place", RED),
-             "prompt": ("own prompt", VIOLET)}  # fmt: skip
+    token, first = _drawn(TOKEN, "weights", "kv_cache", "above_bound", "engine", "prompts"), _drawn(FIRST, *FIRST)
     for axes, parts, key, unit in (
         (tokens, token, "tpot_parts_ms", "a token [ms]"), (firsts, first, "ttft_parts_ms", "the first token [ms]")
     ):  # fmt: skip

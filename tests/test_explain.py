@@ -36,6 +36,9 @@ LOADED = [name for name, metric in METRICS.items() if metric.loaded]
 STATIC = [name for name in METRICS if name not in LOADED]
 STEPS = ["prefill", "decode", "prefill.flops", "decode.bytes", "decode.intensity", "decode.bound", "prefill.mfu",
          "decode.mbu"]  # fmt: skip
+LETTERS = {"C": ("", "decode"), "D": ("", "width|elements of a"), "N": ("", "tokens"), "P": ("FLOP/s", "peak"),
+           "W": ("B/s", "memory bandwidth")}  # fmt: skip
+"""Unit and words of what each of these letters alone means (docs/nomenclature.md)."""
 LONG: list[tuple[str, dict[str, Any]]] = [
     ("deepseek-v3.2", {"gpu": "h200-sxm", "tp": 8, "batch": 4, "isl": 8000, "draft": "mtp"}),
     ("deepseek-v3", {"gpu": "h200-sxm", "dp": 16, "ep": 16, "system": "hgx-h200", "all_to_all": "deepep"}),
@@ -74,6 +77,8 @@ def checked(case: Case, metric: str) -> Derivation:
         assert math.isfinite(node.value)
         assert node.formula or node.source, node.title
         assert node.symbol not in ("table", "solved"), "a routine without a name"
+        unit, words = LETTERS.get(node.symbol, (node.unit, ""))
+        assert node.unit == unit and re.search(words, node.title), (node.symbol, node.title)
         sums = node.formula.count(" + ") > 5
         assert len(node.formula) < 200 or sums, node.formula
     return found

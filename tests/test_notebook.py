@@ -42,6 +42,10 @@ ALLOWED = {
     "pre",
     "ul",
     "li",
+    "svg",
+    "rect",
+    "text",
+    "style",
 }
 LEFT_OPEN = {"br"}  # which has no end tag
 

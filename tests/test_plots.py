@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.colors import to_hex
 from typer.testing import CliRunner
 
 import rooflinekit as rk
@@ -19,7 +20,7 @@ from docs.generate.why_decode import pictures
 from rooflinekit.cli.app import app
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import InputError
-from rooflinekit.report.palette import SERIES
+from rooflinekit.report.look import HATCHES, PALETTES, SERIES, STEP, quantity_of
 from rooflinekit.report.plots import PICTURES
 from rooflinekit.report.plots.front import drawable
 from rooflinekit.report.plots.roofline import Roofs
@@ -147,16 +148,24 @@ class TestNumbers:
         assert solid.get_width() == pytest.approx(kernel.bound_us / 1e3)
         assert solid.get_width() + pale.get_width() == pytest.approx(kernel.time_us / 1e3)
 
-    def test_strips_are_the_shares_by_cause(self, estimate):
-        strip = rk.plot(estimate, "time").figure.axes[3]
-        assert {bar.get_gid(): bar.get_width() for bar in strip.patches} == pytest.approx(estimate.decode.shares)
+    def test_strips_are_the_parts_of_a_step(self, estimate):
+        strip, step = rk.plot(estimate, "time").figure.axes[3], estimate.decode
+        parts = {STEP[part].tint: time / step.time_ms for part, time in step.time_parts_ms.items()}
+        assert {bar.get_gid(): bar.get_width() for bar in strip.patches} == pytest.approx(parts)
+
+    def test_the_hatch_is_the_limit_and_the_hue_the_quantity(self, estimate):
+        bars = {bar.get_gid(): bar for bar in rk.plot(estimate, "time").figure.axes[4].patches}
+        for kernel in sorted(estimate.decode.kernels, key=lambda k: -k.time_us)[:5]:
+            assert (bars[f"limit-{kernel.name}"].get_hatch() or "") == HATCHES[kernel.bound]
+            hue = to_hex(bars[f"bound-{kernel.name}"].get_facecolor())
+            assert hue == PALETTES["light"][quantity_of(kernel)]
 
     def test_bytes_are_those_of_the_kernels(self, estimate):
         found = bytes_by_class(estimate.decode)
-        assert found["weights"] + found["KV"] + found["activations"] == pytest.approx(estimate.decode.bytes)
+        assert found["weights"] + found["cache"] + found["activations"] == pytest.approx(estimate.decode.bytes)
         bars = {bar.get_gid(): bar for bar in rk.plot(estimate, "bytes").figure.axes[1].patches}
         assert bars["weights"].get_width() * 1e9 == pytest.approx(found["weights"])
-        assert bars["KV"].get_x() * 1e9 == pytest.approx(found["weights"])
+        assert bars["cache"].get_x() * 1e9 == pytest.approx(found["weights"])
 
     def test_the_memory_bar_ends_where_the_memory_does(self, estimate):
         picture, m = rk.plot(estimate, "memory"), estimate.memory
@@ -299,7 +308,7 @@ class TestLoads:
     def test_a_table_from_a_file_has_the_same_pictures(self, loaded, tmp_path):
         loaded.to_csv(tmp_path / "a.csv", index=False)
         read = pd.read_csv(tmp_path / "a.csv")
-        assert kinds_of(read) == kinds_of(loaded) == ["load", "pareto"]
+        assert kinds_of(read) == kinds_of(loaded) == ["load", "pareto", "interactivity"]
         for kind in kinds_of(read):
             assert rk.plot(read, kind).svg() == rk.plot(loaded, kind).svg()
 
@@ -329,7 +338,9 @@ class TestFiles:
 
     def test_everything_lies_in_the_folder(self, estimate, table, tmp_path):
         files = rk.write_plots([estimate, table], tmp_path / "new")
-        names = {f"{name}.{suffix}" for name in (*STATIC, "batch", "pareto") for suffix in ("svg", "png")}
+        names = {
+            f"{name}.{suffix}" for name in (*STATIC, "batch", "pareto", "interactivity") for suffix in ("svg", "png")
+        }
         assert {path.name for path in files} == names
         assert {path for path in tmp_path.rglob("*") if path.is_file()} == set(files)
         assert all(path.read_bytes()[:4] in (b"\x89PNG", b"<?xm") for path in files)

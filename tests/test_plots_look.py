@@ -15,10 +15,9 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 import rooflinekit as rk
-from rooflinekit.report.palette import CAUSES, CLASSES, PALETTES, SERIES
+from rooflinekit.report.look import BYTES, PALETTES, QUANTITIES, SERIES, hues, hues_of, shades
 from rooflinekit.report.plots.front import drawable
 from rooflinekit.report.plots.labels import _apart
-from rooflinekit.report.plots.style import THEMES
 
 REPORT = Path(rk.__file__).parent / "report"
 CONFIG = """{"model_type": "llama", "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2,
@@ -176,7 +175,9 @@ _SEEN_BY = {  # Machado, Oliveira, Fernandes 2009, severity 1, on linear RGB
 _TOGETHER = (
     ("weights", "cache", "activations", "engine"),
     ("weights", "cache", "activations", "network"),
-    CAUSES,
+    ("decode", "compute", "network", "overhead"),
+    (*BYTES, "compute"),
+    (*BYTES, "overhead"),
     SERIES,
 )
 _APART = 9.0  # hundredths of OKLab; Okabe and Ito's vermilion and green are 11 apart for people without green cones
@@ -203,25 +204,22 @@ def test_colours_that_stand_together_can_be_told_apart(theme, seen):
             assert far >= _APART, (one, other, far)
 
 
-def variables(text, name):
-    """Colours of the light and the dark block of a style sheet."""
-    blocks = re.findall(r":root(?::not\(\.paper\))? \{([^}]*--page[^}]*)\}", text)
-    assert len(blocks) == 2, name
-    return {theme: dict(re.findall(r"--([a-z]+): (#[0-9a-f]{6})", block)) for theme, block in zip(PALETTES, blocks,
-                                                                                              strict=True)}  # fmt: skip
-
-
 def test_pages_and_the_walk_have_the_colours_of_the_pictures():
-    page = variables((REPORT / "page" / "page.css").read_text(encoding="utf-8"), "page.css")
-    walk = variables((REPORT / "walk.html").read_text(encoding="utf-8"), "walk.html")
-    for theme, palette in PALETTES.items():
-        assert {name: page[theme][name] for name in palette} == palette
-        assert page[theme]["prefill"] == palette["compute"]
-        assert page[theme]["decode"] == palette["memory"]
-        assert walk[theme]["weight"] == palette["weights"]
-        assert walk[theme]["kv"] == palette["cache"]
-        assert walk[theme]["act"] == palette["activations"]
-        assert [THEMES[theme].tint(kind) for kind in CLASSES] == [palette[name] for name in CLASSES.values()]
+    """Their style sheets are written from the table, and name no colour of a quantity themselves."""
+    blocks = re.findall(r":root(?::not\(\.paper\))? \{([^}]*)\}", hues())
+    for palette, block in zip(PALETTES.values(), blocks, strict=True):
+        assert dict(re.findall(r"--([a-z]+): (#[0-9a-f]{6})", block)) == palette
+    for name in ("page/page.css", "walk.html", "page/charts.js", "page/page.js"):
+        own = set(re.findall(r"#[0-9a-f]{6}", (REPORT / name).read_text(encoding="utf-8")))
+        assert not own & {hue for palette in PALETTES.values() for hue in palette.values()}, name
+
+
+def test_an_accelerator_has_the_hue_of_its_generation():
+    found = hues_of(["h100-sxm", "h200-sxm", "b200-sxm", "gb200", "mi300x", "mi355x", "no such"])
+    assert found["h100-sxm"] == found["h200-sxm"] != found["b200-sxm"] == found["gb200"]
+    assert found["mi300x"] == found["mi355x"] not in (found["h100-sxm"], found["b200-sxm"])
+    assert "no such" not in found and {*found.values()} <= {*SERIES}
+    assert len(set(shades(["navy"] * 5))) == 5
 
 
 def test_lines_of_tables_have_other_colours_than_weights_and_cache():
@@ -233,6 +231,6 @@ def test_lines_of_tables_have_other_colours_than_weights_and_cache():
 @pytest.mark.parametrize("theme", PALETTES)
 def test_colours_of_accelerators_are_those_of_no_quantity(theme):
     palette = PALETTES[theme]
-    for own, quantity in product(SERIES, {*CLASSES.values(), *CAUSES}):
+    for own, quantity in product(SERIES, QUANTITIES):
         far = 100 * np.linalg.norm(oklab(palette[own], "all cones") - oklab(palette[quantity], "all cones"))
         assert far >= 8.0, (own, quantity, far)

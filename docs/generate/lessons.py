@@ -12,7 +12,7 @@ from typing import Any
 import rooflinekit as rk
 from rooflinekit import Batch
 from rooflinekit.estimation.results import StepResult
-from rooflinekit.report.palette import PALETTES
+from rooflinekit.report.look import PALETTES
 
 DATA = Path(__file__).parents[1] / "_site" / "static" / "lessons.js"
 _TIMES = {
@@ -124,7 +124,7 @@ def continuous_batching() -> Any:
         return f"{spread} %", {f"{kind}, {at + 1}": lane for kind, own in rows.items()
                                for at, lane in enumerate(own)}, said  # fmt: skip
 
-    parts = {"answers": "memory", "idle": "network"}
+    parts = {"answers": "decode", "idle": "network"}
     return _lesson("spread of lengths", "steps", parts, map(stop, (0, 25, 50, 75, 100)), 6, sums=False)
 
 
@@ -139,7 +139,7 @@ def packing() -> Any:
         bars = {"padded": [float(packed), float(padded - packed)], "packed": [float(packed), 0.0]}
         return f"{count}", bars, said
 
-    parts = {"tokens of prompts": "memory", "padding": "network"}
+    parts = {"tokens of prompts": "decode", "padding": "network"}
     return _lesson("prompts in the step", "tokens", parts, map(stop, range(1, 9)))
 
 
@@ -158,7 +158,7 @@ def samplers() -> Any:
         said = f"Temperature {heat:g}: the likeliest has {100 * shares[0]:.0f} %; {count} of six can be drawn."
         return f"{heat:g}", bars, said
 
-    hues = ("weights", "memory", "activations", "network", "cache", "compute")
+    hues = ("weights", "decode", "activations", "network", "cache", "compute")
     parts = {f"token {place + 1}": hue for place, hue in enumerate(hues)}
     return _lesson("temperature", "", parts, map(stop, (0.2, 0.5, 0.8, 1.0, 1.5, 2.0)), sums=False)
 

@@ -24,11 +24,12 @@ from typing import Any, cast
 from rooflinekit.estimation.estimator import resolve
 from rooflinekit.model.types.deployment import ENGINES, Deployment
 from rooflinekit.model.types.errors import DtypeError
+from rooflinekit.report.look import hues_of
 from rooflinekit.report.markup import filled, packed, script_json
-from rooflinekit.report.page.deployment import LOOK, SENTENCES, Deployed, accountant, slider_data
+from rooflinekit.report.page.deployment import ADVICE, LOOK, SENTENCES, Deployed, accountant, slider_data
 from rooflinekit.report.page.offers import make_offers
 from rooflinekit.report.page.plays import load_data
-from rooflinekit.report.page.render import HERE, scripts
+from rooflinekit.report.page.render import scripts, style
 from rooflinekit.specs import load_accelerator, load_model, names
 from rooflinekit.specs.calibration import calibration_names
 from rooflinekit.version import __version__
@@ -151,7 +152,8 @@ def write_app(folder: Path, files: dict[str, dict[str, str]], gpus: Sequence[str
         old.unlink()
     (folder / name).write_bytes(packed_app)
     data: dict[str, Any] = {
-        "asked": own.at, "engine": own.answer.engine, "process": own.asked.process, "words": SENTENCES, "look": LOOK,
+        "asked": own.at, "engine": own.answer.engine, "process": own.asked.process, "words": SENTENCES,
+        "look": LOOK, "advice": ADVICE, "hues": hues_of(gpus),
         "reference": None,
         "files": files,
         "vendors": {gpu: load_accelerator(gpu).value.vendor for gpu in gpus},
@@ -159,15 +161,16 @@ def write_app(folder: Path, files: dict[str, dict[str, str]], gpus: Sequence[str
         "engines": list(dict.fromkeys(engine for names in files.values() for engine in names)),
         "offers": {
             "models": {model: load_model(model).value.max_context for model in files}, "gpus": {}, "plans": {},
-            "notes": [], "missing": {}, "formats": {}, "steps": [], "scenes": [], "asked": {},
+            "notes": [], "missing": {}, "formats": {}, "steps": [], "scenes": [], "moves": [], "asked": {},
         },
     }  # fmt: skip
     parts = {
-        "style": (HERE / "page.css").read_text(encoding="utf-8"),
+        "style": style(),
         "accountant": accountant(),
         "app": name,
         "data": script_json(data),
         "version": __version__,
+        "site": f"{os.environ['SITE_URL'].rstrip('/')}/" if os.environ.get("SITE_URL") else "../",
     }
     (folder / "index.html").write_text(filled(TEMPLATES / "index.html", parts), encoding="utf-8")
     loader = (TEMPLATES / "load.js").read_text(encoding="utf-8")

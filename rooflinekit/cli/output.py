@@ -92,18 +92,23 @@ def _in_colour() -> bool:
     return wanted and sys.stdout is not None and sys.stdout.isatty()
 
 
+_ANSWERS = "Half of the users|now: |Best for |lowest |cheapest "  # lines that answer, whose numbers stand out
+_NUMBER = re.compile(r"[+−$]?\d[\d.,]*\d(?: (?:[mµn]?s|tokens/s|%|GPUs?)(?!\w))?|x \d+\.\d+")
+
+
 def _coloured(text: str) -> str:
     r"""Bars, and limits at the ends of lines, in the colours of what they wait for.
 
     >>> _coloured("host   1  overhead")
     'host   1  \x1b[90moverhead\x1b[0m'
     """
-    from rooflinekit.report.look import ALARM, BOLD, LIMITS, PLAIN, TERMINAL
+    from rooflinekit.report.look import ALARM, BOLD, INKS, PLAIN, TERMINAL
 
-    limits, named = "|".join(LIMITS), "|".join(map(re.escape, TERMINAL))
-    text = re.sub(rf"(?m)\b(?:{limits})$", lambda hit: f"{LIMITS[hit[0]]}{hit[0]}{PLAIN}", text)
+    limits, named = "|".join(INKS), "|".join(map(re.escape, TERMINAL))
+    text = re.sub(rf"(?m)\b(?:{limits})$", lambda hit: f"{INKS[hit[0]]}{hit[0]}{PLAIN}", text)
     text = re.sub(r"(?:DOES NOT FIT|OVERLOAD):[^\n]*", lambda hit: f"{ALARM}{hit[0]}{PLAIN}", text)
     text = re.sub(r"(?m)^(?:TTFT|TPOT|end to end) +\d[\d.,]* [mµn]?s\b", lambda hit: f"{BOLD}{hit[0]}{PLAIN}", text)
+    text = re.sub(rf"(?m)^(?:{_ANSWERS}).*$", lambda line: _NUMBER.sub(rf"{BOLD}\g<0>{PLAIN}", line[0]), text)
     return re.sub(
         rf"(?m)^({named}) .*[█▏].*$",
         lambda line: re.sub("[█▏]+", lambda bar: f"{TERMINAL[line[1]]}{bar[0]}{PLAIN}", line[0]),

@@ -30,8 +30,8 @@ _SOURCE = Argument("Models, or a file of scenarios: .csv, .parquet, .xlsx, or - 
 @command(_AXES, Pricing, Sweeping, Pictures, Written, arguments={"model": _SOURCE}, leave=("pue", "allow_oom"))
 def sweep(
     model: str, *, to: Output, set: Sequence[str] = (), sheet: str | None = None, simulate: bool = False,
-    price: Any = None, carbon: Any = None, pareto: str | None = None, workers: int = 1, scheduler: str | None = None,
-    shard: str = "1/1", resume: bool = False, **axes: str,
+    price: Any = None, carbon: Any = None, pareto: str | None = None, baseline: str | None = None,
+    workers: int = 1, scheduler: str | None = None, shard: str = "1/1", resume: bool = False, **axes: str,
 ) -> int:  # fmt: skip
     """Answer every combination of some values, or every row of a table, and keep the best.
 
@@ -60,7 +60,7 @@ def sweep(
     span = means.shard.span(source.rows) if sys.stderr.isatty() else (0, 0)
     pieces = -(-(span[1] - span[0]) // job.piece_rows(source.columns))
     answers = _watched(tally.counting(run(source, job, means)), pieces, seen, drawn)
-    _deliver(front_of(answers, goals) if goals else answers, source, to, kept, bool(goals))
+    _deliver(front_of(answers, goals) if goals else answers, source, to, kept, bool(goals), baseline)
     if drawn is not None:
         _draw(drawn, to)
     for line in [*getattr(source, "notes", ()), *tally.words(), *_prices(seen, price)]:
@@ -132,8 +132,9 @@ def _draw(parts: list[pd.DataFrame], to: Output) -> None:
 
 
 def _deliver(
-    answers: Iterable[pd.DataFrame], source: Grid | Table, to: Output, kept: Kept | None, filtered: bool
-) -> None:
+    answers: Iterable[pd.DataFrame], source: Grid | Table, to: Output, kept: Kept | None, filtered: bool,
+    baseline: str | None,
+) -> None:  # fmt: skip
     """Write a table as it grows, or print all of it."""
     from functools import partial
 
@@ -152,10 +153,10 @@ def _deliver(
             raise InputError(f"{out} and --format {format} say different things; name the file .{format}")
         check_suffix(out, source.rows)
         return write_table(map(headers.restored, answers) if headers else answers, out, kept, force=to.force)
-    return _print(answers, source, to)
+    return _print(answers, source, to, baseline)
 
 
-def _print(answers: Iterable[pd.DataFrame], source: Grid | Table, to: Output) -> None:
+def _print(answers: Iterable[pd.DataFrame], source: Grid | Table, to: Output, baseline: str | None) -> None:
     import pandas as pd
 
     from rooflinekit.report.sweep import MOST, document, sweep_records
@@ -169,4 +170,4 @@ def _print(answers: Iterable[pd.DataFrame], source: Grid | Table, to: Output) ->
         return to.emit(csv_table(named))
     shown = [name for name in source.columns if not headers or name in headers.inputs.values()]
     most = None if to.format == "md" else MOST
-    return to.write(lambda: sweep_records(named), tuple, lambda: document(table, shown, most))
+    return to.write(lambda: sweep_records(named), tuple, lambda: document(table, shown, most, baseline))

@@ -207,7 +207,7 @@ class Scheduling(Tiers, total=False):
     order: Annotated[str | None, Option("Order of the queue: fcfs, or priority by class.", usual="fcfs", complete=("fcfs", "priority"))]
     by_class: Annotated[bool, Option("As order='priority'.", False, hidden=True)]
     swap: Annotated[bool, Option("Preempt to host memory instead of computing again.", False)]
-    kv_tokens: Annotated[int | None, Option("Tokens that the cache of one replica holds.", unit="tokens", usual="what memory leaves", most=10_000_000_000)]
+    kv_tokens: Annotated[int | None, Option("Tokens that the cache of one replica holds.", unit="tokens", usual="as memory allows", most=10_000_000_000)]
     prefix_cache: Annotated[bool, Option("Keep and share the blocks of prompt prefixes; as the engine does by default where prompts have known blocks.", False)]
     host_gib: Annotated[float, Option("Host memory for cache blocks, per replica, in GiB.", 0.0, unit="GiB")]
     draft_ms: Annotated[float, Option("Time to draft one token.", 0.0, unit="ms", group="Speculation")]
@@ -497,7 +497,7 @@ class Detailed(Written, total=False):
 
 class Tree(Written, total=False):
     """What is shown of a derivation."""
-    depth: Annotated[int | None, Option("Levels of the tree.", usual="what fits on a page or two")]
+    depth: Annotated[int | None, Option("Levels of the tree.", usual="as fits on two pages")]
 
 class Traced(TypedDict, total=False):
     """What else a simulation writes."""
@@ -511,6 +511,7 @@ class Sweeping(Machines, total=False):
     sheet: Annotated[str | None, Option("Sheet of a workbook.", usual="the first with scenarios")]
     simulate: Annotated[bool, Option("Simulate each row, request by request.", False)]
     pareto: Annotated[str | None, Option("Keep what nothing else beats, such as tok_s_user:tok_s_gpu.")]
+    baseline: Annotated[str | None, Option("Accelerator that the table of interactivity compares with.", usual="the first")]
     shard: Annotated[str, Option("Answer only part i of n: i/n.", "1/1")]
     resume: Annotated[bool, Option("Keep finished pieces beside --out, and use them.", False)]
 

@@ -223,7 +223,7 @@ _LONGEST = 40  # letters of a file's name
 def fit_document(fit: EngineFit) -> Document:
     """The whole answer."""
     noise = ", ".join(f"{_NAMES[name]} {percent(size, 1)}" for name, size in fit.noise.items())
-    doubts = [f"what the costs do not explain, one standard deviation: {noise}"]
+    doubts = [f"unexplained by the costs, one standard deviation: {noise}"]
     if fit.alike:
         pairs = ", ".join(f"{first} and {second}" for first, second in fit.alike)
         doubts.append(f"note: the files tell these apart only by what was believed before: {pairs}")

@@ -406,7 +406,7 @@ def _power(t: Traced) -> LoadPower:
         raise InputError(f"{t.plan.system.accelerator.name} has no rated power (power.tdp) in its file")
     if t.case.played is None:
         return load_power(static_energy(t.predictor, t.work, t.point), t.work.osl, None, 1.0)
-    together = t.told(t.load.found.sequences, "D", "sequences that decode in a step, in the mean", "")
+    together = t.told(t.load.found.sequences, "C", "sequences that decode in a step, in the mean", "")
     return load_power(token_energy(t.predictor, InFlight(together, *t.load.lengths)), t.work.osl, _output(t), 0.0)
 
 
@@ -445,7 +445,7 @@ def _params(t: Traced) -> Any:
     model = t.plan.model
     counts = model_operations(model, Deployment(), Precision(model.dtype, model.dtype, model.formats))
     total = sum(t.leaves.modules(t.plan, counts, lambda weights: weights.count, ""), 0.0)
-    return named(total, "P", f"parameters of {model.name}")
+    return named(total, "params", f"parameters of {model.name}")
 
 
 def _params_active(t: Traced) -> Any:
@@ -494,7 +494,9 @@ METRICS: Mapping[str, Metric] = {
     "ridge": Metric("FLOP/B", 1.0, _ridge),
     "keep": Metric("s", 1.0, _keep),
     "energy_per_output_token_j": Metric("J", 1.0, _joules),
-    "power_w_per_gpu": Metric("W", 1.0, lambda t: named(_power(t).watts, "P", "mean power of a board", "W", _ENERGY)),
+    "power_w_per_gpu": Metric(
+        "W", 1.0, lambda t: named(_power(t).watts, "power", "mean power of a board", "W", _ENERGY)
+    ),
 }
 """Metrics that do not name a step."""
 

@@ -68,7 +68,7 @@ class PlayedLoad:
         parts, found = self.found.played.first_parts, self.found
         own = named(self.traced.step("prefill").expected, "own", "a step of the own prompt alone", "s")
         beside = parts.prompt - float(own)
-        title = "what decodes and other prompts add to its steps" if beside > 0.0 else "less: as played"
+        title = "added by decodes and other prompts to its steps" if beside > 0.0 else "less: as played"
         prompt = self.traced.stated(
             parts.prompt, own + self.traced.told(beside, "beside", title), "prompt", "steps with the own prompt"
         )
@@ -138,7 +138,7 @@ class PlayedLoad:
         full = full_engine(scene.table.arrays, scene.rules, asked.isl.mean, asked.osl.mean)
         begun = self.traced.told(full.begun, "q", "prompts that begin in a turn of a full engine", "", law)
         decode = self.traced.told(full.decode, "t_decode", "decode steps of such a turn", "s", law)
-        prompts = self.traced.told(full.prompts, "t_prompts", "what its prompts add", "s", law)
+        prompts = self.traced.told(full.prompts, "t_prompts", "added by its prompts", "s", law)
         each = self.traced.told(float(scene.replicas), "replicas", "replicas", "", _ASKED)
         title = "approximate: largest rate that can be sustained"
         if found.knee < full.rate * scene.replicas * (1.0 - 1e-9):

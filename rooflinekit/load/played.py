@@ -82,6 +82,12 @@ class Sample:
         """The longest; 0 if there is none."""
         return float(self.values[-1]) if len(self.values) else 0.0
 
+    def upto(self, value: float) -> int:
+        """How many are at most as large."""
+        import numpy as np  # noqa: PLC0415 - as above
+
+        return int(np.searchsorted(self.values, value, "right"))
+
     def quantile(self, share: float) -> float:
         """The least value that this share of the sample does not exceed; not a number if there is none."""
         return float(self.values[self.rank(share) - 1]) if len(self.values) else math.nan

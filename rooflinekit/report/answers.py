@@ -20,7 +20,7 @@ WRITTEN = {
 The answers of a wing stand in its own module `report`, in a table `WRITTEN` of what stands before both.
 """
 _FOLDED = ("Estimate", "Walk")  # whose sections a notebook opens one by one
-_SHOWN: dict[str, dict[str, Any]] = {"Derivation": {"depth": 2}, "Estimate": {"kernels": True}}  # in a notebook
+_SHOWN: dict[str, dict[str, Any]] = {"Derivation": {"depth": 4}, "Estimate": {"kernels": True}}  # in a notebook
 
 
 def _writer(answer: Any, what: str) -> Any:

@@ -1,4 +1,4 @@
-"""Costs: prices, why, dialogues, a long context, what caching saves; and of a trace, what comes again."""
+"""Costs: prices, why, dialogues, a long context, what caching saves; and of a trace, prefix reuse."""
 
 from __future__ import annotations
 
@@ -157,12 +157,12 @@ def _reused(found: TraceAnswer) -> list[Section]:
     blocks = [Words(*lines, indent="")]
     if found.deployment is None:
         rows = [[format_count(tokens), percent(share, 1)] for tokens, share in found.curve[::-2][:_MOST][::-1]]
-        return [Section("what comes again", [*blocks, Table(["cache of a replica", "found"], rows)])]
+        return [Section("prefix reuse", [*blocks, Table(["cache of a replica", "found"], rows)])]
     name = f"{found.deployment['model']} on {found.replicas} x {found.deployment['gpus']} {found.deployment['gpu']}"
     head = ["memory", "tokens", "found", "TTFT", "knee /s", "$/Mtok", "keep for", "load from"]
     return [
-        Section("what comes again", blocks),
-        Section(f"what each memory adds: {name}", [Table(head, [_row(each) for each in found.memories], drop=(4,))]),
+        Section("prefix reuse", blocks),
+        Section(f"gain of each memory tier: {name}", [Table(head, [_row(each) for each in found.memories], drop=(4,))]),
     ]
 
 

@@ -6,6 +6,8 @@ import math
 import re
 import textwrap
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from html import escape
 from typing import Any
 
 from rooflinekit.explanation.front import TIMELESS, Derivation
@@ -109,11 +111,27 @@ def rows(found: Derivation) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
+def ordered(node: Node) -> Node:
+    """The same with the terms of a sum from the largest on.
+
+    >>> terms = (Node("a", "small", 1.0, "s"), Node("b", "large", 2.0, "s"))
+    >>> ordered(Node("x", "whole", 3.0, "s", "a + b", terms)).formula
+    'b + a'
+    """
+    known = {child.symbol: child for child in node.children}
+    terms = node.formula.split(" + ")
+    if len(terms) != len(node.children) or set(terms) != set(known):
+        return node
+    ranked = sorted(node.children, key=lambda child: -child.value)
+    return replace(node, formula=" + ".join(child.symbol for child in ranked), children=tuple(ranked))
+
+
 def _branches(
     node: Node, depth: int, sources: _Sources, width: int, ahead: tuple[str, str] = ("", "")
 ) -> Iterator[str]:
     """A node's lines behind their prefixes: what it is, its formula in symbols and in numbers, its children."""
     first, rest = ahead
+    node = ordered(node)
     again = sources.met(node)
     open_ = bool(node.children) and depth > 0 and not again
     if open_:
@@ -166,8 +184,23 @@ def _fit(text: str, width: int, first: str, rest: str) -> list[str]:
     return [line.replace("\u00a0", " ") for line in lines]
 
 
+def folded(node: Node, depth: int, shown: set[int]) -> str:
+    """A line to open, as HTML; what stands above already is not shown again."""
+    node = ordered(node)
+    head = f"<b>{escape(node.symbol)} = {escape(quantity(node.value, node.unit))}</b> {escape(node.title)}"
+    source = f"<p>{escape(node.source.text)}</p>" if node.source else ""
+    if not node.children or depth == 0:
+        return f"<div class=leaf>{head}{source}</div>"
+    if id(node.children) in shown:
+        return f"<div class=leaf>{head} (above)</div>"
+    shown.add(id(node.children))
+    lines = f"<p><code>{escape(node.formula)}</code></p>" if node.formula else ""
+    inside = "".join(folded(child, depth - 1, shown) for child in node.children)
+    return f"<details><summary>{head}</summary><div class=below>{lines}{source}{inside}</div></details>"
+
+
 class _Tree(Items):
-    """A derivation to some depth: drawn on a terminal, with formulas in numbers; a nested list elsewhere."""
+    """A derivation to some depth: drawn on a terminal, with formulas in numbers; folded in notebooks, else a list."""
 
     def __init__(self, root: Node, depth: int) -> None:
         super().__init__(*_items(root, depth, _Sources()))
@@ -176,6 +209,10 @@ class _Tree(Items):
 
     def text(self, width: int = WIDTH) -> list[str]:
         return self.drawn if width == WIDTH else list(_branches(self.root, self.depth, _Sources(), width))
+
+    def html(self) -> str:
+        style = "<style>.rooflinekit .below{border-left:2px solid #8888;padding-left:12px;margin-left:5px}</style>"
+        return style + folded(self.root, self.depth, set())
 
 
 class _Sources(Fixed):
@@ -220,6 +257,7 @@ def _size(node: Node, depth: int) -> int:
 
 def _items(node: Node, depth: int, sources: _Sources, level: int = 0) -> Iterator[str]:
     """Nested list items; what stands above is not opened again."""
+    node = ordered(node)
     formula = f": `{_pretty(node.formula)}`" if node.formula else ""
     source = f" ({node.source.text})" if node.source else ""
     again = sources.met(node) and node.children and depth > 0

@@ -12,7 +12,7 @@ from rooflinekit.estimation.results import Estimate, StepResult
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.units import format_time, percent
 from rooflinekit.report.document import WIDTH, Section, Table, ms, three, wrapped
-from rooflinekit.report.look import FIRST, STEP, TOKEN, Part
+from rooflinekit.report.look import FIRST, PALETTES, STEP, TOKEN, Part
 
 if TYPE_CHECKING:
     from rooflinekit.simulation.outcome import Outcome
@@ -95,7 +95,7 @@ class Request:
 
 
 def _shares(parts: Mapping[str, float], names: Mapping[str, Part], whole: float) -> list[tuple[str, float, str]]:
-    return [(name, parts[part] / whole, ms(parts[part])) for part, (name, *_) in names.items() if part in parts]
+    return [(name, parts[part] / whole, ms(parts[part])) for part, (*_, name) in names.items() if part in parts]
 
 
 def step_parts(step: StepResult) -> list[tuple[str, float, str]]:
@@ -125,8 +125,30 @@ class Axis:
         return [f"{self.request.said}."]
 
     def html(self) -> str:
-        """The words alone."""
-        return f"<p>{escape(self.request.said)}.</p>"
+        """The words, and the request to scale: the first token in the hue of prefill, the others in that of decode."""
+        first, y = 700 * self.request.ttft / self.request.e2e, 'y="2" height="18"'
+        bars = [f'<rect x="0" {y} width="{first:.1f}" fill="{_LIGHT["prefill"]}"></rect>',
+                f'<rect x="{first:.1f}" {y} width="{700 - first:.1f}" fill="{_LIGHT["decode"]}"></rect>']  # fmt: skip
+        return f"<p>{escape(self.request.said)}.</p>{svg(22, bars, self.request.said)}"
+
+
+_AT, _WIDE = 150, 420  # of a picture of 700: where bars begin, and the longest
+_LIGHT = PALETTES["light"]
+
+
+def _hue(name: str) -> str:
+    """The hue of a part of a time by its name; of anything else that of prefill, whose prompts it counts."""
+    tint = next(
+        (part.tint for table in (STEP, FIRST, TOKEN) for part in table.values() if part.name == name), "prefill"
+    )
+    return _LIGHT[tint]
+
+
+def svg(height: int, lines: Sequence[str], said: str) -> str:
+    """A picture in the ink of what stands around it."""
+    size = f'viewBox="0 0 700 {height}" width="700" height="{height}"'
+    style = 'font-size="13" font-family="system-ui, sans-serif" fill="currentColor"'
+    return f'<svg {size} {style} role="img" aria-label="{escape(said)}">{"".join(lines)}</svg>'
 
 
 def _ticks(whole: float) -> list[float]:
@@ -177,14 +199,19 @@ class Waterfall:
 
     title: str
     parts: Sequence[tuple[str, float, str]]
+    _whole = False  # whether parts without a bar have a line
+
+    def _starts(self) -> list[float]:
+        """Where each bar begins."""
+        return [0.0, *accumulate(share for _, share, _ in self.parts)]
 
     def _table(self, columns: int) -> Table:
-        ends = [0.0, *accumulate(share for _, share, _ in self.parts)]
+        ends = self._starts()
         rows = [
             [name, _bar(start, start + share, columns), time, share_text(share)]
             for start, (name, share, time) in zip(ends, self.parts, strict=False)
         ]
-        return Table([self.title, "", "", ""], [row for row in rows if row[1]], left=(0, 1))
+        return Table([self.title, "", "", ""], [row for row in rows if row[1] or self._whole], left=(0, 1))
 
     def text(self, width: int = WIDTH) -> list[str]:
         """The title on a line of its own, and bars over the whole width."""
@@ -198,8 +225,31 @@ class Waterfall:
         return self._table(_BAR).markdown()
 
     def html(self) -> str:
-        """A table with bars."""
-        return self._table(_BAR).html()
+        """A picture, in the hues of the parts."""
+        parts = zip(self._starts(), self.parts, strict=False)
+        places = [(start, *part) for start, part in parts if part[1] >= LEAST or self._whole]
+        most, lines = max((start + share for start, _, share, _ in places), default=0.0) or 1.0, list[str]()
+        for row, (start, name, share, time) in enumerate(places):
+            y, left, width = 22 * row, _AT + _WIDE * start / most, _WIDE * share / most
+            lines += [
+                f'<text x="{_AT - 8}" y="{y + 14}" text-anchor="end">{escape(name)}</text>',
+                f'<rect x="{left:.1f}" y="{y + 3}" width="{width:.1f}" height="15" fill="{_hue(name)}"></rect>',
+                f'<text x="{left + width + 6:.1f}" y="{y + 14}">{escape(f"{time}  {share_text(share)}")}</text>',
+            ]
+        return f"<p>{escape(self.title)}</p>{svg(22 * len(places), lines, self.title)}"
+
+
+class Bars(Waterfall):
+    """The same with all bars from the left, the longest over the whole width; shares are of the sum."""
+
+    _whole = True
+
+    def _starts(self) -> list[float]:
+        return [0.0] * len(self.parts)
+
+    def _table(self, columns: int) -> Table:
+        most = max((share for _, share, _ in self.parts), default=1.0) or 1.0
+        return super()._table(round(columns / most))
 
 
 def _bar(start: float, end: float, columns: int) -> str:

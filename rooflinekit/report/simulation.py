@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from rooflinekit.load.arrivals import open_arrivals
 from rooflinekit.model.types.units import format_time, percent
-from rooflinekit.report.document import Document, Section, Table, Words, ended, machine, three, tokens_in
-from rooflinekit.report.request import Request, latencies
+from rooflinekit.report.document import Document, Section, Table, Words, ended, machine, ms, three, tokens_in
+from rooflinekit.report.request import Bars, Request, latencies
 from rooflinekit.simulation.outcome import Outcome, ReplicaUse, Spread
 
 _USE = ["replica", "role", "steps", "busy", "batch", "KV used", "prefix hits"]
@@ -59,10 +60,23 @@ def document(outcome: Outcome) -> Document:
         Section(f"{o.model} on {fleet}{machine(o.gpu, i['gpus'], i)}, {o.engine}", [asked]),
         Section("", [Table(["", *_MARKS.values()], rows)]),
         *([request.section()] if request else ()),
+        *_histogram(o),
         Section("", [Table((), rates, left=(0, 2))]),
         Section("", [Table([*_USE, *(f"from {name}" for name in o.replicas[0].tiers)], use, left=(0, 1))]),
         ended(o, stopped),
     ]
+
+
+def _histogram(outcome: Outcome) -> Iterator[Section]:
+    """First tokens of the requests that count, where there are several."""
+    bins = outcome.ttft_histogram
+    if len(bins) < 2:
+        return
+    whole = sum(each.requests for each in bins)
+    parts = [
+        (f"{ms(each.above_ms)} – {ms(each.upto_ms)}", each.requests / whole, f"{each.requests:,}") for each in bins
+    ]
+    yield Section("", [Bars(f"first tokens of {whole:,} requests:", parts)])
 
 
 def _counted(outcome: Outcome) -> str:

@@ -6,13 +6,17 @@ import math
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
+from rooflinekit.decision.sweeping.interactivity import GPU, USER, compared, interactivity
+from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.units import significant
-from rooflinekit.report.document import Document, Section, Table, Words
+from rooflinekit.report.document import Document, Section, Table, Words, three
 
 MOST = 60  # rows that a terminal shows
 _GOALS = (("lowest TPOT ", "tpot_ms", " ms"), ("cheapest output, $", "usd_per_million_output_tokens", "/Mtok"))
+_SPEEDS = 20  # of a user, in the table of interactivity
 _WIDEST = 28  # letters of a cell
 _SHOWN = {
     "evidence": "evidence", "fits": "fits", "stable": "stable", "ttft_ms": "TTFT ms", "ttft_p99_ms": "TTFT p99",
@@ -22,13 +26,14 @@ _SHOWN = {
 }  # fmt: skip
 
 
-def document(table: pd.DataFrame, inputs: Sequence[str], most: int | None) -> Document:
+def document(table: pd.DataFrame, inputs: Sequence[str], most: int | None, baseline: str | None = None) -> Document:
     """What varies and the results beside it; what is the same in every row stands above.
 
     Args:
         table: the answers.
         inputs: names of the columns that were asked for.
         most: rows that are shown; all of them by default.
+        baseline: the column of the table of interactivity that others are compared with; the first by default.
     """
     if not len(table):
         return [Section("", [Words("no rows")])]
@@ -51,9 +56,36 @@ def document(table: pd.DataFrame, inputs: Sequence[str], most: int | None) -> Do
     more = [f"{rest:,} more rows; --format csv or --out FILE has all of them"] if rest else []
     return [
         Section("", [Words(*filter(None, [", ".join(same)]), *_best(table, varying))]),
+        *_interactivity(table, baseline),
         Section("", [Table([*varying, *(_SHOWN[name] for name in results)], cells, left, drop=drop)]),
         Section("", [Words(*more)]),
     ]
+
+
+def _interactivity(table: pd.DataFrame, baseline: str | None) -> Iterator[Section]:
+    """The best throughput of a GPU by the speed of a user, where several are compared.
+
+    Raises InputError for a baseline that is not among them.
+    """
+    by = compared(table)
+    found = interactivity(table, by) if by and {USER, GPU} <= set(table) else pd.DataFrame()
+    names = [str(name) for name in found.columns]
+    if baseline is not None and baseline not in names:
+        raise InputError(f"baseline: {baseline!r} is not compared here: {', '.join(names) or 'nothing is'}")
+    if len(names) < 2 or len(found) < 2:
+        return
+    pinned = names.index(baseline or names[0])
+    rows = []
+    for speed, cells in zip(found.index, found.to_numpy(dtype=float), strict=True):
+        best, base = cells[~np.isnan(cells)].max(), cells[pinned]
+        ratios = [
+            "" if place == pinned or math.isnan(base) else f" x {cell / base:.2f}" for place, cell in enumerate(cells)
+        ]
+        marks = ["-" if math.isnan(cell) else f"{three(cell)}{ratio}{' *' if cell == best else '  '}"
+                 for cell, ratio in zip(cells, ratios, strict=True)]  # fmt: skip
+        rows.append([f"{speed:.0f}", *marks])
+    said = f"best tok/s of one GPU by tok/s of each user; x: over {names[pinned]}, *: the best"
+    yield Section(said, [Table(["tok/s of a user", *(f"{name}  " for name in names)], rows[:_SPEEDS])])
 
 
 def _best(table: pd.DataFrame, varying: Sequence[str]) -> Iterator[str]:

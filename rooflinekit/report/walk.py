@@ -1,4 +1,4 @@
-"""A walk: who sees whom, every step with its tensors and its work; and the same as one page to step through."""
+"""A walk: attention mask, every step with its tensors and its work; and the same as one page to step through."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rooflinekit.explanation.walk.result import Phase, Section, Stop, Symbol, Te
 from rooflinekit.model.types.units import format_bytes, format_count, percent
 from rooflinekit.report import document as blocks
 from rooflinekit.report.document import WIDTH, Document, Fixed, Table, Words, wrapped
+from rooflinekit.report.look import hues
 from rooflinekit.report.markup import filled, script_hashes, script_json
 from rooflinekit.specs.escaping import markdown_words
 
@@ -128,7 +129,7 @@ def attention_picture(walk: Walk) -> list[str]:
     wide = max(map(_columns, names))
     rows = [f"  {name}{' ' * (wide - _columns(name))}  {' '.join('■' if cell == '1' else '·' for cell in row)}"
             for name, row in zip(names, mask, strict=True)]  # fmt: skip
-    return ["who sees whom: a row for each new token, a column for each key", *rows]
+    return ["attention mask: a row for each new token, a column for each key", *rows]
 
 
 def _columns(text: str) -> int:
@@ -276,6 +277,7 @@ def walk_page(walk: Walk) -> str:
             tables.append(f'<div class="wide">{steps.table.html(" class=n", "")}</div>')
     foot += [ridge_sentence(walk), f"rooflinekit {walk.version}", *(f"Note: {warning}" for warning in walk.warnings)]
     parts = {
+        "hues": hues(),
         "title": escape(title),
         "lead": "".join(f"<p>{escape(line)}</p>" for line in lead),
         "foot": "".join(f"<p>{escape(line)}</p>" for line in foot),
@@ -300,7 +302,7 @@ def _slide(stop: Stop, section: Section, phase: Phase, mask: Sequence[str]) -> d
         "note": stop.note,
         "mask": stop.name in _MASKED and phase.name == "prefill" and pairs > 0 and told["pairs"] == pairs,
         "outputs": [_picture(tensor) for tensor in stop.outputs],
-        "weights": [_picture(tensor, "weight") for tensor in stop.weights],
+        "weights": [_picture(tensor, "weights") for tensor in stop.weights],
         "flops": _amount(stop, "flops", section, phase),
         "bytes": _amount(stop, "bytes", section, phase),
         "network": _amount(stop, "network", section, phase) if stop.network_formula else None,
@@ -316,7 +318,7 @@ def _picture(tensor: Tensor, kind: str = "") -> dict[str, Any]:
         "letters": tensor.letters,
         "numbers": tensor.numbers,
         "dtype": tensor.dtype,
-        "kind": kind or ("kv" if "cache" in tensor.name or tensor.name == "state" else "act"),
+        "kind": kind or ("cache" if "cache" in tensor.name or tensor.name == "state" else "activations"),
         "table": not kind and tensor.name in ("scores", "weights"),
     }
 

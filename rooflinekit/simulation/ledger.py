@@ -125,6 +125,11 @@ class Sketch:
         """Mean; not a number if there is nothing."""
         return self.total / self._count if self.count else math.nan
 
+    def upto(self, value: float) -> int:
+        """How many are at most as long, to the resolution of the bins."""
+        self._sort()
+        return sum(number for key, number in self._bins.items() if math.exp((key + 0.5) / _SCALE) <= value)
+
     def quantile(self, share: float) -> float:
         """Duration that this share of the sample does not exceed; not a number if there is nothing."""
         left = share * self.count

@@ -16,7 +16,7 @@ from rooflinekit.model.types.answer import DeploymentAnswer, plain_fields
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.simulation.event_loop import Simulation
 from rooflinekit.simulation.kv_blocks import BlockPool
-from rooflinekit.simulation.ledger import Ledger, RequestObjective, Sketch
+from rooflinekit.simulation.ledger import RESOLUTION, Ledger, RequestObjective, Sketch
 from rooflinekit.simulation.replica import Replica
 from rooflinekit.simulation.watch import Batches
 
@@ -56,6 +56,35 @@ class Spread:
         errors = {name: error for name, error in found.items() if error is not None}
         marks = {name: value(sketch) for name, value in read.items()}
         return cls(**marks, max=sketch.largest * 1e3, n=sketch.count, errors=errors)
+
+
+_BINS = 8  # of a histogram, up to the 99th percentile
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """Requests whose duration lies between two ends [ms], the lower one left out."""
+
+    above_ms: float
+    upto_ms: float
+    requests: int
+
+    @classmethod
+    def of(cls, sketch: Sketch | Sample) -> tuple[Bin, ...]:
+        """Equal widths from the shortest duration to the 99th percentile [s], and what is longer.
+
+        >>> [each.requests for each in Bin.of(Sample([0.1, 0.2, 0.2, 0.4]))]
+        [1, 0, 2, 0, 0, 0, 0, 1]
+        """
+        if not sketch.count:
+            return ()
+        low, high = sketch.quantile(0.0), sketch.quantile(0.99)
+        ends = [low + (high - low) * place / _BINS for place in range(1, _BINS)] if high > low else []
+        counts = [*map(sketch.upto, ends), sketch.upto(high * (1.0 + RESOLUTION)), sketch.count]
+        edges = [low, *ends, high, max(sketch.largest, high)]
+        made = zip(edges, edges[1:], [0, *counts], counts, strict=False)
+        bins = [cls(1e3 * above, 1e3 * upto, count - before) for above, upto, before, count in made]
+        return tuple(bins if bins[-1].requests else bins[:-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +297,7 @@ class Outcome(DeploymentAnswer):
     warnings: tuple[str, ...]
     ttft_parts_ms: dict[str, float] | None = None
     tpot_parts_ms: dict[str, float] | None = None
+    ttft_histogram: tuple[Bin, ...] = ()  #: first tokens of the requests that count, in equal widths up to P99
     timeline: tuple[dict[str, float], ...] = field(default=(), repr=False)
 
     def to_dict(self) -> dict[str, Any]:
@@ -375,6 +405,7 @@ def summarise(books: Books, **more: Any) -> Outcome:
         diverges=books.diverges,
         settled=books.settled,
         interrupted=books.interrupted,
+        ttft_histogram=Bin.of(ttft),
         ttft_parts_ms=books.parts and books.parts[0],
         tpot_parts_ms=books.parts and books.parts[1],
         **more,

@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +36,17 @@ def data_of(page: str) -> Any:
     return json_in(unpacked(page), "data")
 
 
-def in_node(source: str, data: dict[str, Any], calls: list[Any] = [], views: list[Any] = []) -> dict[str, Any]:  # noqa: B006
-    """What functions return, and views of states, as JavaScript answers them."""
+def in_node(
+    source: str, data: dict[str, Any], calls: Sequence[Any] = (), views: Sequence[Any] = (), states: Sequence[Any] = ()
+) -> dict[str, Any]:
+    """What functions return, views of plans, and advice on states, as JavaScript answers them."""
     node = shutil.which("node")
     if node is None:
         pytest.skip("node is not installed")
-    names = ("answers.js", "tables.js", "plays.js")
+    names = ("answers.js", "tables.js", "plays.js", "advice.js")
     parts = (loop_source(), *((PAGE / name).read_text(encoding="utf-8") for name in names))
-    asked = {"source": source, "scripts": "\n".join(parts), "data": data, "calls": calls, "views": views}
+    asked = {"source": source, "scripts": "\n".join(parts), "data": data, "calls": calls, "views": views,
+             "states": states}  # fmt: skip
     command = [node, str(Path(__file__).with_name("answers.cjs"))]
     done = subprocess.run(command, input=json.dumps(asked), stdout=subprocess.PIPE, text=True, check=True)
     return dict(json.loads(done.stdout))

@@ -116,6 +116,7 @@ def test_a_key_plays_every_control_of_the_playground(browser: Browser, address: 
     browser.value("document.querySelector('[data-kernel=attention]').focus()")
     browser.press("Enter")
     assert "at 3.35\u00a0TB/s" in browser.value("byId('picked').textContent")
+    browser.wait("document.querySelector('#chips button')")
     browser.value("document.querySelector('#chips button').focus()")
     browser.press("Enter")
     browser.settle()

@@ -194,15 +194,14 @@ def test_charts_out_of_sight_are_drawn_too(browser: Browser, pages: dict[str, Pa
 
 
 def test_lines_and_labels_of_charts_can_be_read(browser: Browser, pages: dict[str, Path]) -> None:
-    """A GPU offered by eights alone has no pale line; 13 doublings have room for each second label; $5 has no cents."""
+    """A front holds what nothing beats; 13 doublings have room for each second label; $5 has no cents."""
     browser.size(1280, 900)
     browser.open(pages["deployment"])
-    points = "[8, 8, 2, 4].map((gpus, at) => ({ line: at, group: at < 2 ? 'a' : 'b', gpus, value: [1, 1] }))"
-    drawn = f"curvesOption({points}, ['a', 'b'], {{ x: {{}}, y: {{}}, least: 0 }}).series"
-    strength = browser.value(
-        f"{drawn}.filter(({{ endLabel }}) => endLabel).map(({{ lineStyle }}) => lineStyle.opacity)"
-    )
-    assert strength == [1, 1, 1, 0.8]
+    points = "[[1, 5], [2, 4], [1, 4], [3, 1]].map((value) => ({ line: 'a 1', group: 'a', tick: '8', value }))"
+    fronts = f"({{ up }}) => frontsOption({points}, tintsOf(['a']), {{ x: {{}}, y: {{}}, least: 0, up }}).series"
+    named = "filter(({ name }) => name === 'a')[0].data.map(({ value }) => value)"
+    assert browser.value(f"({fronts})({{ up: 1 }}).{named}") == [[1, 5], [2, 4], [3, 1]]
+    assert browser.value(f"({fronts})({{ up: -1 }}).{named}") == [[3, 1]]
     count = "doublings('', Array.from({ length: count }, (_, place) => 2 ** place)).interval"
     assert browser.value(f"[11, 13].map((count) => {count})") == [1, 2]
     assert browser.value("[5, 0.2, 100].map(asPrice)") == ["$5", "$0.20", "$100"]

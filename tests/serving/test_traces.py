@@ -280,7 +280,7 @@ def test_columns_and_clocks_that_contradict_themselves(tmp_path, text, said):
         load_trace(written(tmp_path, text))
 
 
-# --- what comes again -------------------------------------------------------------------------------------------------
+# --- prefix reuse -------------------------------------------------------------------------------------------------
 
 CONVERSATIONS = Path(__file__).parents[2] / "docs" / "conversations.jsonl"
 MOONCAKE_TRACES = SHARED.parent / "sessions"

@@ -48,7 +48,7 @@ class TestByHand:
         layer = Layer(Attention(4, 4, 64, 64), DenseFFN(1024, gated=False))
         toy = Model("toy", 256, 1000, (layer,), Dtype.BF16, WeightFormats.uniform(Dtype.BF16), None)
         section = walk(make_plan(toy, Deployment(), FAST, None), Prompts((6,))).phases[0].sections[1]
-        matrices = [stop for stop in section.stops if any(weight.name == "W" for weight in stop.weights)]
+        matrices = [stop for stop in section.stops if any(weight.name == "weight" for weight in stop.weights)]
         assert sum(stop.work.flops for stop in matrices) == 9_437_184
         assert stop_of(section, "scores").work.flops + stop_of(section, "weighted sum").work.flops == 4 * 256 * 21
 

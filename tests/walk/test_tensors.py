@@ -135,8 +135,8 @@ class Reality:
             ("concatenate heads", "x"): [(*value[:2], value[2] * value[3])],
             ("output gate", "x"): [tuple(self.into("mixer.o_proj")[0].shape)],
             ("output projection", "x"): [tuple(self.out("mixer.o_proj").shape)],
-            ("QKV projection", "W"): self.weights("mixer.qkv_proj"),
-            ("output projection", "W"): self.weights("mixer.o_proj"),
+            ("QKV projection", "weight"): self.weights("mixer.qkv_proj"),
+            ("output projection", "weight"): self.weights("mixer.o_proj"),
         }  # fmt: skip
         if spec.gated:
             shapes["split heads", "Q, gate"] = [(*heads[0][:-1], 2 * spec.head_dim)]
@@ -155,12 +155,12 @@ class Reality:
         heads = by_token(self.out("mixer.core"))
         shapes: Shapes = {
             ("latent projection", "latents"): [tuple(down.shape)],
-            ("latent projection", "W"): self.weights("mixer.qkv_a_proj" if spec.q_rank else "mixer.kv_a_proj"),
+            ("latent projection", "weight"): self.weights("mixer.qkv_a_proj" if spec.q_rank else "mixer.kv_a_proj"),
             ("split latents", "c_kv"): [tuple(self.out("mixer.kv_a_norm").shape)],
             ("split latents", "k rope"): [key_rope],
             ("norm of latents", "c_kv"): [tuple(self.out("mixer.kv_a_norm").shape)],
             ("query projection", "q"): [tuple(query.shape)],
-            ("query projection", "W"): self.weights("mixer.q_b_proj" if spec.q_rank else "mixer.q_proj"),
+            ("query projection", "weight"): self.weights("mixer.q_b_proj" if spec.q_rank else "mixer.q_proj"),
             ("split heads", "Q nope"): [tuple(nope.shape)], ("split heads", "Q rope"): [tuple(rope.shape)],
             ("rotary positions", "Q rope"): [tuple(rope.shape)], ("rotary positions", "k rope"): [key_rope],
             ("append to the cache", "cache"): [tuple(kept.shape)],
@@ -168,7 +168,7 @@ class Reality:
             ("softmax", "weights"): [tuple(scores.softmax(-1).shape)], ("weighted sum", "heads"): [heads],
             ("concatenate heads", "x"): [tuple(self.into("mixer.o_proj")[0].shape)],
             ("output projection", "x"): [tuple(self.out("mixer.o_proj").shape)],
-            ("output projection", "W"): self.weights("mixer.o_proj"),
+            ("output projection", "weight"): self.weights("mixer.o_proj"),
         }  # fmt: skip
         if spec.q_rank:
             shapes["split latents", "c_q"] = shapes["norm of latents", "c_q"] = [
@@ -178,17 +178,17 @@ class Reality:
             up = self.out("mixer.kv_b_proj")
             return shapes | {
                 ("K, V up-projection", "kv"): [tuple(up.shape)],
-                ("K, V up-projection", "W"): self.weights("mixer.kv_b_proj"),
+                ("K, V up-projection", "weight"): self.weights("mixer.kv_b_proj"),
                 ("split heads", "K nope"): [by_token(k[..., : spec.nope_dim])],
                 ("split heads", "V"): [by_token(v)],
             }  # fmt: skip
         to_k, to_v = mixer._up()
         return shapes | {
             ("absorb into Q", "Q latent"): [by_token(q[..., : spec.kv_rank])],
-            ("absorb into Q", "W"): [tuple(to_k.mT.shape)],
+            ("absorb into Q", "weight"): [tuple(to_k.mT.shape)],
             ("join Q", "Q"): [by_token(q)],
             ("absorb from V", "heads"): [tuple(self.into("mixer.o_proj")[0].unflatten(-1, (spec.heads, -1)).shape)],
-            ("absorb from V", "W"): [tuple(to_v.shape)],
+            ("absorb from V", "weight"): [tuple(to_v.shape)],
         }
 
     def dense(self, at: str = "ffn", of: str = "", down: str = "down projection") -> Shapes:
@@ -199,7 +199,10 @@ class Reality:
             (f"{of}activation", "inner"): self.into(f"{at}.down_proj")[0],
             (down, "x"): self.out(f"{at}.down_proj"),
         }
-        weights = {(of + first, "W"): self.weights(f"{at}.{module}"), (down, "W"): self.weights(f"{at}.down_proj")}
+        weights = {
+            (of + first, "weight"): self.weights(f"{at}.{module}"),
+            (down, "weight"): self.weights(f"{at}.down_proj"),
+        }
         return {key: [tuple(x.shape)] for key, x in tensors.items()} | weights
 
     def experts(self) -> Shapes:
@@ -212,17 +215,18 @@ class Reality:
                 for matrix, bias in ((inner, biases.inner_bias), (outer, biases.outer_bias))]  # fmt: skip
         shapes: Shapes = {
             ("router", "router scores"): [tuple(self.out("ffn.router").shape)],
-            ("router", "W"): self.weights("ffn.router"),
+            ("router", "weight"): self.weights("ffn.router"),
             ("pick experts", "shares"): [tuple(shares.shape)], ("pick experts", "chosen"): [tuple(chosen.shape)],
-            ("sort by expert", "rows"): [tuple(rows.shape)], first: [tuple(gate_up.shape)], (first[0], "W"): held[0],
+            ("sort by expert", "rows"): [tuple(rows.shape)], first: [tuple(gate_up.shape)],
+            (first[0], "weight"): held[0],
             ("expert activation", "inner"): [tuple(active.shape)],
-            ("expert down", "rows"): [tuple(result.shape)], ("expert down", "W"): held[1],
+            ("expert down", "rows"): [tuple(result.shape)], ("expert down", "weight"): held[1],
             ("combine", "x"): [tuple(self.out("ffn.experts").shape)],
         }  # fmt: skip
         if spec.latent:
             for name, module in (("down to the experts", "down"), ("up from the experts", "up")):
                 shapes[name, "x"] = [tuple(self.out(f"ffn.expert_{module}_latent").shape)]
-                shapes[name, "W"] = self.weights(f"ffn.expert_{module}_latent")
+                shapes[name, "weight"] = self.weights(f"ffn.expert_{module}_latent")
         return shapes | (self.dense("ffn.shared", "shared ", "shared down") if spec.shared_width else {})
 
     def shapes(self) -> Shapes:
@@ -252,7 +256,7 @@ def check(section: Section, real: Shapes) -> int:
             assert shape == ((math.prod(tensor.shape[:2]), *tensor.shape[2:]) if flat else tensor.shape), key
             met[key] = met.get(key, 0) + 1
         if (held := [weight.shape for weight in stop.weights if weight.name != "scale"]) and stop.kernel not in _NORMS:
-            assert held == real[stop.name, "W"], stop.name
+            assert held == real[stop.name, "weight"], stop.name
     return sum(met.values())
 
 
@@ -264,7 +268,7 @@ def ends(decoder: Decoder, whole: Seen, last: Seen) -> Shapes:
     out = whole.outputs
     x = [tuple(out["embedding"].shape)]
     shapes: Shapes = {
-        ("embedding", "x"): x, ("embedding", "W"): [tuple(decoder.embedding.weight.shape)],
+        ("embedding", "x"): x, ("embedding", "weight"): [tuple(decoder.embedding.weight.shape)],
         ("residual", "stream"): [tuple(whole.inputs["final_norm"][0].shape)],
         ("final norm", "x"): [tuple(out["final_norm"].shape)],
         ("last token", "x"): [tuple(last.outputs["final_norm"][:, 0].shape)],
@@ -277,7 +281,7 @@ def ends(decoder: Decoder, whole: Seen, last: Seen) -> Shapes:
         if module not in out:
             continue
         found = decoder.get_submodule(module)
-        shapes[name, "W"] = [tuple(w.shape) for w in (found.weight, getattr(found, "bias", None)) if w is not None]
+        shapes[name, "weight"] = [tuple(w.shape) for w in (found.weight, getattr(found, "bias", None)) if w is not None]
         if module == "positions":  # [S, D], added to every sequence
             shapes[name, "x"] = [tuple((out["embedding"] + out[module]).shape)]
         elif module != "lm_head":

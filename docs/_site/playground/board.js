@@ -3,8 +3,8 @@
 const MOST_FOUND = 60, FAMILIES = Object.fromEntries(Object.keys(DATA.files).map((model) => [model, familyOf(model)]));
 const byGroup = (names, of) => names.reduce((found, name) => found.set(of[name], [...(found.get(of[name]) ?? []), name]), new Map());
 const matching = (names, of, words) => names.filter((name) => { const text = `${of[name]} ${name}`.toLowerCase(); return words.every((word) => text.includes(word)); });
-function fewestOn(view, gpu) {  // the state with the fewest GPUs of a kind that hold the batch, else in fp8; null where none does
-  for (const weights of new Set([state.weights, "fp8"])) for (const tp of [1, 2, 4, 8]) {
+function fewestOn(view, gpu) {  // the state with the fewest GPUs of a kind that hold the batch, else with narrower weights; null where none does
+  for (const weights of new Set([state.weights, "fp8", "int4"])) for (const tp of [1, 2, 4, 8]) {
     const at = { ...state, gpu, tp, weights }, plan = OFFERS.plans[labelOf(at)];
     const found = plan && new View(plan, { ...view.at, gpu, tp, weights, speed: 1 });
     if (found?.memory.fits) return { tp, weights, tpot: found.tpot.time, price: priceOf(found) ? dollars(found) : null };
@@ -30,8 +30,8 @@ function boardOf(view) {
 }
 function holder(gpu) {
   const found = BOARD.found[gpu], known = gpu in BOARD.found, missing = OFFERS.missing[labelOf({ ...state, gpu, tp: 8 })];
-  const narrower = found && found.weights !== state.weights;
-  const said = found ? [`${found.tp} ${counted("GPU", found.tp)}${narrower ? ", fp8" : ""}`, asTime(found.tpot), ...(found.price ? [`${asDollars(found.price)}/M`] : [])].join(" · ") : known ? (missing && !missing.startsWith("does not fit") ? "lacks the format" : "does not fit on 8") : "…";
+  const narrower = found && found.weights !== state.weights ? found.weights : "";
+  const said = found ? [`${found.tp} ${counted("GPU", found.tp)}${narrower && `, ${narrower}`}`, asTime(found.tpot), ...(found.price ? [`${asDollars(found.price)}/M`] : [])].join(" · ") : known ? (missing && !missing.startsWith("does not fit") ? "lacks the format" : "does not fit on 8") : "…";
   const button = make("button", "", { type: "button", class: found ? (narrower ? "more" : "fits") : "none" }, make("b", gpu), make("small", said));
   button.addEventListener("click", () => change({ gpu, ...(found ? { tp: found.tp, weights: found.weights } : {}) }));
   return button;
@@ -46,7 +46,7 @@ function showFound() {
   const asked = matching(Object.keys(DATA.vendors), DATA.vendors, words), speed = (gpu) => BOARD.found[gpu]?.tpot ?? Infinity;
   const rows = (names, of, make_) => [...byGroup(names, of)].flatMap(([title, own]) => [make("h3", title), make("div", "", { class: "holders" }, ...own.map(make_))]);
   byId("found").replaceChildren(
-    make("p", "Green: fits in the present weights, with the fewest GPUs. Amber: fits with weights in fp8 (measure quality). Grey: does not fit on 8. Times per token, then dollars per million output tokens.", { class: "facts" }),
+    make("p", "Green: fits in the present weights, with the fewest GPUs. Amber: fits with weights in fp8 or int4 (measure quality). Grey: does not fit on 8. Times per token, then dollars per million output tokens.", { class: "facts" }),
     ...rows(models.slice(0, MOST_FOUND), FAMILIES, chooser), ...(models.length > MOST_FOUND ? [make("p", `${models.length - MOST_FOUND} more models: type more of the name.`, { class: "facts" })] : []),
     ...rows(asked.sort((a, b) => speed(a) - speed(b)), DATA.vendors, holder), ...(models.length || asked.length ? [] : [make("p", "No model and no accelerator has this name.", { class: "facts" })]));
 }

@@ -13,14 +13,15 @@ async function adopt({ asked, offers, library: data, functions }) {
   const address = URL.createObjectURL(new Blob([`${functions}\nexport default library;`], { type: "text/javascript" }));
   const { default: made } = await import(address);
   URL.revokeObjectURL(address);
-  const first = FUNCTIONS.length, step = OFFERS.steps.length, note = OFFERS.notes.length, scene = OFFERS.scenes.length;
+  const first = FUNCTIONS.length, step = OFFERS.steps.length, note = OFFERS.notes.length, scene = OFFERS.scenes.length, move = OFFERS.moves.length;
   const moved = (places) => Object.fromEntries(Object.entries(places).map(([name, place]) => [name, place + first]));
   FUNCTIONS.push(...made(data));
   OFFERS.steps.push(...offers.steps);
   OFFERS.notes.push(...offers.notes);
   OFFERS.scenes.push(...offers.scenes);
+  OFFERS.moves.push(...offers.moves);
   for (const [label, plan] of Object.entries(offers.plans)) {
-    OFFERS.plans[label] = { ...plan, static: plan.static + first, plays: plan.plays && { functions: moved(plan.plays.functions), tables: plan.plays.tables.map(moved), scene: plan.plays.scene + scene }, prefill: plan.prefill + step, decode: plan.decode + step, notes: plan.notes.map((place) => place + note) };
+    OFFERS.plans[label] = { ...plan, static: plan.static + first, plays: plan.plays && { functions: moved(plan.plays.functions), tables: plan.plays.tables.map(moved), scene: plan.plays.scene + scene }, prefill: plan.prefill + step, decode: plan.decode + step, notes: plan.notes.map((place) => place + note), moves: plan.moves + move };
   }
   Object.assign(OFFERS.missing, offers.missing);
   Object.assign(OFFERS.gpus, offers.gpus);

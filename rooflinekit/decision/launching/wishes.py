@@ -182,7 +182,7 @@ def _sglang(target: Target) -> Iterator[Wish]:
         verified = "tokens verified: those drafted, and the certain one" if one_by_one else target.drafted
         yield Wish("speculative", choice.method, target.drafted, word=True)
         if target.draft_model is not None:
-            yield Wish("draft_model", target.draft_model.argument, "what drafts")
+            yield Wish("draft_model", target.draft_model.argument, "draft model")
         yield Wish("draft_steps", count, target.drafted, when=one_by_one)
         yield Wish("draft_topk", 1, "one candidate at each place", when=one_by_one)
         yield Wish("draft_tokens", count + one_by_one, verified)

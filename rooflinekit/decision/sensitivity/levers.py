@@ -21,7 +21,6 @@ from rooflinekit.decision.economics.price import (
 from rooflinekit.decision.sensitivity.backends import Backend, backends
 from rooflinekit.decision.sensitivity.elasticity import RESOURCES, Elasticity, elasticities, latent_variant
 from rooflinekit.decision.sensitivity.moves import (
-    HERE,
     NO_CHANGE,
     Advice,
     MoveResult,
@@ -30,6 +29,7 @@ from rooflinekit.decision.sensitivity.moves import (
     Setting,
     Tried,
     best,
+    candidates,
     chunks,
     crowd,
     engines,
@@ -429,8 +429,8 @@ def levers(
         notes.append(f"no measured kernel is clearly faster than {plan.deployment.engine}'s own: {', '.join(fastest)}")
     changes = moves(setting, plan, given.get("prefix"), draft, hours, models, kernels)
     tried = [try_move(each, setting, answer, warnings) for each in changes]
-    here = (each for each in tried if each.changes and each.changes.keys() <= HERE)
-    advised = best(here, made["evidence"], answer.gpus, load is not None)
+    first = {each.move for each, _ in candidates(setting, predictor, made["evidence"], answer.running)}
+    advised = best((each for each in tried if each.move in first), made["evidence"], answer.gpus, load is not None)
     read = balance(predictor, replace(question.work, batch=answer.running))
     slopes = elasticities(predictor, question)
     return Levers(

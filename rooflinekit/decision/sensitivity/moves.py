@@ -179,13 +179,14 @@ class Setting:
 
 
 _EXACT = "none: the same arithmetic"
-_CAVEATS = {
+CAVEATS = {
     "weights": "{bits}-bit weights: measure quality",
     "kv": "8-bit KV cache: measure quality",
     "batch": "none for quality; each user waits longer",
     "chunk": "none for quality; moves time between TTFT and TPOT",
     "engine": "none for quality; another engine",
 }
+"""What a kind of move costs, in words."""
 _ENGINES = ("vllm", "sglang", "trtllm")
 
 NO_CHANGE = "changes nothing"
@@ -259,11 +260,11 @@ def formats(setting: Setting, plan: Plan) -> Iterator[Tried]:
     stored: Dtype = getattr(plan.precision.formats, plan.model.matrices[-1])
     for dtype, bits in ((Dtype.FP8, 8), (Dtype.INT4, 4)):
         needs = f"the weights are {stored} already" if stored.bytes < dtype.bytes * 1.25 else ""
-        yield move(f"{dtype} weights", {"weights": dtype.value}, _CAVEATS["weights"].format(bits=bits),
+        yield move(f"{dtype} weights", {"weights": dtype.value}, CAVEATS["weights"].format(bits=bits),
                    setting.on(weights=dtype), needs=needs)  # fmt: skip
     narrow, stream = plan.precision.kv.bytes <= 1, plan.precision.stream
     needs = f"the cache is {plan.precision.kv} already" if narrow else ""
-    yield move("fp8 cache", {"kv": "fp8"}, _CAVEATS["kv"], setting.on(kv=Dtype.FP8), needs=needs)
+    yield move("fp8 cache", {"kv": "fp8"}, CAVEATS["kv"], setting.on(kv=Dtype.FP8), needs=needs)
     if narrow:
         yield move(f"{stream} cache", {"kv": stream.value}, "none: no rounding of keys and values",
                    setting.on(kv=stream))  # fmt: skip
@@ -283,14 +284,14 @@ def crowd(setting: Setting) -> Tried:
     question = setting.question
     twice, key = 2 * question.parallel, {"users": "concurrency"}.get(question.parameter, question.parameter)
     changes = {key: int(twice) if twice == int(twice) else twice}
-    return move(f"{question.parameter} {twice:g}", changes, _CAVEATS["batch"],
+    return move(f"{question.parameter} {twice:g}", changes, CAVEATS["batch"],
                 replace(setting, question=question.times(twice)))  # fmt: skip
 
 
 def chunks(setting: Setting, plan: Plan) -> Iterator[Tried]:
     """Half and twice the tokens of a step."""
     for chunk in filter(None, (int(plan.token_budget // 2), int(plan.token_budget * 2))):
-        yield move(f"chunks of {chunk}", {"token_budget": chunk}, _CAVEATS["chunk"], setting.told(token_budget=chunk))
+        yield move(f"chunks of {chunk}", {"token_budget": chunk}, CAVEATS["chunk"], setting.told(token_budget=chunk))
 
 
 def engines(setting: Setting, plan: Plan) -> Iterator[Tried]:
@@ -298,7 +299,7 @@ def engines(setting: Setting, plan: Plan) -> Iterator[Tried]:
     for engine in _ENGINES:
         if engine != plan.deployment.engine:
             changed = setting.on(engine=engine, engine_version=None)
-            yield move(f"engine {engine}", {"engine": engine}, _CAVEATS["engine"], changed)
+            yield move(f"engine {engine}", {"engine": engine}, CAVEATS["engine"], changed)
 
 
 def joules_per_token(predictor: Predictor, work: Workload) -> float | None:
@@ -390,12 +391,10 @@ def weaker(found: str | None, present: str) -> bool:
 ADVISED = ("tpot", "cost", "ttft")
 """What advice is about: time per token, cost of an output token, time to first token."""
 
-HERE = frozenset(("weights", "kv", "tp", "dp", "ep", "batch", "token_budget"))
-"""What it changes: keywords of `estimate`, on the same accelerator and with the same engine."""
-
-LEAST = 0.02  # relative: a smaller gain is no advice
-_SHOWN = 3  # moves of a metric
-_PLAYED = 2  # moves that are played, of a load
+LEAST = 0.02
+"""Relative: a smaller gain is no advice."""
+SHOWN, PLAYED = 3, 2
+"""Moves of a metric, and moves that are played of a load."""
 
 
 @dataclass(frozen=True)
@@ -421,7 +420,7 @@ class Advice(Plain):
     def price(self) -> tuple[str, ...]:
         """What the move costs, in words: metrics that become worse, and what it needs."""
         losses = ((name, self.ratio.get(name) or 1.0) for name in ADVISED if name != self.metric)
-        return (*(f"{_NAMES[name]} {signed_share(ratio - 1.0)}" for name, ratio in losses if ratio >= 1.0 + LEAST),
+        return (*(f"{NAMES[name]} {signed_share(ratio - 1.0)}" for name, ratio in losses if ratio >= 1.0 + LEAST),
                 *self.needs)  # fmt: skip
 
 
@@ -451,8 +450,8 @@ def best(tried: Iterable[MoveResult], present: str, gpus: int, loaded: bool) -> 
         gains = [(worth(each.ratio, metric, loaded), each) for each in allowed
                  if (each.ratio.get(metric) or 1.0) <= 1.0 - LEAST]  # fmt: skip
         ranked = sorted((pair for pair in gains if pair[0] <= 1.0 - LEAST), key=lambda pair: pair[0])
-        found.append([_advice(each, metric, present, gpus) for _, each in ranked[:_SHOWN]])
-    return tuple(each for place in range(_SHOWN) for some in found for each in some[place : place + 1])
+        found.append([_advice(each, metric, present, gpus) for _, each in ranked[:SHOWN]])
+    return tuple(each for place in range(SHOWN) for some in found for each in some[place : place + 1])
 
 
 def _advice(made: MoveResult, metric: str, present: str, gpus: int) -> Advice:
@@ -468,7 +467,8 @@ def _advice(made: MoveResult, metric: str, present: str, gpus: int) -> Advice:
     )
 
 
-_NAMES = {"tpot": "TPOT", "cost": "cost", "ttft": "TTFT"}
+NAMES = {"tpot": "TPOT", "cost": "cost", "ttft": "TTFT"}
+"""What the metrics are called."""
 
 
 def signed_share(change: float) -> str:
@@ -490,19 +490,41 @@ def said_best(advised: Sequence[Advice]) -> str:
     if not first:
         return "No move tried here gains more than it costs."
     return " ".join(
-        f"Best for {_NAMES[metric]}: {each.move}, {signed_share(each.change)}"
+        f"Best for {NAMES[metric]}: {each.move}, {signed_share(each.change)}"
         + (f" ({'; '.join(each.price)})." if each.price else ".")
         for metric, each in first.items()
     )
 
 
+def changes_of(setting: Setting, plan: Plan) -> list[Tried]:
+    """The moves that advice tries: number formats and tensor parallelism on the same accelerators and engine."""
+    return [*formats(setting, plan), *split(setting, plan)]
+
+
+def candidates(setting: Setting, predictor: Predictor, present: str, running: float) -> list[Tried]:
+    """The moves that advice evaluates; of a load those that are best for a static batch of what runs.
+
+    A step table and a play for each move would take longer than the answer itself. present: the evidence of the answer;
+    running: sequences in steps, in the mean.
+    """
+    changes, load = changes_of(setting, predictor.plan), setting.question.load
+    if load is None:
+        return [*changes, crowd(setting)]
+    work = setting.question.work
+    room = max(float(predictor.memory.max_batch(work.longest_context, work.isl - work.cached)), 1.0)
+    at = replace(setting, question=Question(replace(work, batch=min(max(float(round(running)), 1.0), room))))
+    static = [(made, tuple(replace(one, question=at.question) for one in some)) for made, some in changes]
+    now = operate(at, predictor, energy=False)
+    found = best((try_move(each, at, now, energy=False) for each in static), present, now.gpus, loaded=True)
+    first = [*dict.fromkeys(each.move for each in found)][:PLAYED]
+    return [each for each in changes if each[0].move in first]
+
+
 def advice(answer: Estimate) -> tuple[Advice, ...]:
     """The best changes of a deployment that was answered, each evaluated as `estimate` would.
 
-    Tried are number formats, tensor parallelism, of a static batch twice its size, and under load the tokens of a step:
-    on the same accelerator with the same engine (`levers` tries others). Under load the moves that are best for a
-    static batch of the sequences that run are played. Empty for an answer that was read back, and for one that does
-    not fit.
+    Tried are number formats, tensor parallelism and, of a static batch, twice its size: on the same accelerator with
+    the same engine (`levers` tries others). Empty for an answer that was read back, and for one that does not fit.
 
     >>> from rooflinekit.estimation.estimator import estimate
     >>> first = advice(estimate("llama-3-8b", batch=8))[0]
@@ -512,23 +534,13 @@ def advice(answer: Estimate) -> tuple[Advice, ...]:
     asked = question_of(answer)
     if asked is None or not answer.memory.fits:
         return ()
-    setting, plan, load = Setting.of(asked), asked.resolved.plan, asked.asked
-    changes = [*formats(setting, plan), *split(setting, plan)]
-    changes += [crowd(setting)] if load is None else chunks(setting, plan)
-    gpus, rate = plan.deployment.gpus, answer.output_tok_s_per_gpu
+    setting, gpus, rate = Setting.of(asked), asked.resolved.plan.deployment.gpus, answer.output_tok_s_per_gpu
+    load = answer.load
+    running, stable = (float(answer.inputs["batch"]), True) if load is None else (load.running, load.stable)
     now = Operating(
-        answer.ttft_ms, answer.tpot_ms, answer.output_tok_s, rate, gpus, float(answer.inputs["batch"]),
-        answer.memory.kv_bytes_per_token, 1.0 / rate, None, None, answer.load is None or answer.load.stable,
+        answer.ttft_ms, answer.tpot_ms, answer.output_tok_s, rate, gpus, running, answer.memory.kv_bytes_per_token,
+        1.0 / rate, None, None, stable,
     )  # fmt: skip
-
-    def tried(some: Iterable[Tried], at: Setting, here: Operating) -> tuple[Advice, ...]:
-        return best((try_move(each, at, here, energy=False) for each in some), answer.evidence, gpus, load is not None)
-
-    if load is not None:  # a step table and a play for each move would take longer than the answer itself
-        work, predictor = asked.work, asked.resolved.predictor
-        room = max(float(predictor.memory.max_batch(work.longest_context, work.isl - work.cached)), 1.0)
-        at = replace(setting, question=Question(replace(work, batch=min(float(answer.inputs["batch"]), room))))
-        static = [(each, tuple(replace(one, question=at.question) for one in some)) for each, some in changes]
-        first = dict.fromkeys(each.move for each in tried(static, at, operate(at, predictor, energy=False)))
-        changes = [each for each in changes if each[0].move in [*first][:_PLAYED]]
-    return tried(changes, setting, now)
+    tried = candidates(setting, asked.resolved.predictor, answer.evidence, running)
+    results = (try_move(each, setting, now, energy=False) for each in tried)
+    return best(results, answer.evidence, gpus, loaded=load is not None)

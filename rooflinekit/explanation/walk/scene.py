@@ -165,10 +165,10 @@ class Scene:
         """Axes of tokens in the cache: T, B and T, or C packed; ranks that share a context hold a part each."""
         phase, ranks = self.sequences, self.step.context_ranks
         if self.prompts.packed:
-            every = self.letter("C", phase.total(phase.past + phase.new), "tokens in the cache, of all sequences")
+            every = self.letter("cached", phase.total(phase.past + phase.new), "tokens in the cache, of all sequences")
             return (every / ranks,)
         if phase.past and self.phase == "prefill":
-            self.letter("P", phase.past, "tokens of a sequence that were in the cache before")
+            self.letter("past", phase.past, "tokens of a sequence that were in the cache before")
         keys = self.letter("T", phase.past + phase.new, "keys of a sequence, the new ones included")
         return self._batched(keys / ranks)
 
@@ -221,7 +221,7 @@ class Scene:
     def held(self, op: Any) -> tuple[Tensor, ...]:
         """The weights of an operation, also where another operation counts them."""
         if isinstance(op, BatchedLinear):
-            return (self.tensor("W", op.batch, op.n, op.k, dtype=op.weight),)
+            return (self.tensor("weight", op.batch, op.n, op.k, dtype=op.weight),)
         weights = replace(op, resident=True).weights if isinstance(op, Linear) else op.weights
         return tuple(self.tensor(each.name, *each.shape, dtype=each.dtype) for each in weights)
 

@@ -104,7 +104,7 @@ def _said(on: Scene, block: Any, op: Operation) -> Stops:
 def _does(op: Any, kernel: Kernel) -> str:
     """What a launch without words of its own does, by its kind."""
     if kernel.family == "gemm":
-        return "x·Wᵀ + bias" if getattr(op, "bias", False) else "x·Wᵀ"
+        return "x·weightᵀ + bias" if getattr(op, "bias", False) else "x·weightᵀ"
     if isinstance(op, Elementwise):
         return "act(gate)·up" if op.read > op.written else "act(up)"
     return kernel.family.replace("_", " ")
@@ -115,7 +115,7 @@ def _note(on: Scene, block: Any, op: Any) -> str:
     sharded = on.plan.deployment.tp > 1
     match getattr(op, "name", ""):
         case "lm_head" if on.plan.model.tied:
-            return "W is the embedding table"
+            return "weight is the embedding table"
         case "kv_a_proj" | "qkv_a_proj" if sharded:
             return "every rank computes all of it"
         case "kv_append" if sharded and hasattr(block, "kv_rank"):
@@ -274,10 +274,10 @@ def _experts(on: Scene, block: Any, op: Experts) -> Stops:
 
     def weights(n: Any, k: Any) -> list[Tensor]:
         bias = [on.tensor("bias", local, n, dtype="bf16")] if op.bias else []
-        return [on.tensor("W", local, n, k, dtype=op.weight), *bias]
+        return [on.tensor("weight", local, n, k, dtype=op.weight), *bias]
 
     yield on.view("sort by expert", "a row for each token and expert", on.tensor("rows", rows, op.hidden))
-    product, said = "rows·Wᵀ of their expert", f"weights of the {touched:.4g} of {here}"
+    product, said = "rows·weightᵀ of their expert", f"weights of the {touched:.4g} of {here}"
     yield on.stop(f"expert {kind}", product, [on.tensor(out, rows, first)], op, said,
                   work=up - once.times(2), weights=weights(first, op.hidden))  # fmt: skip
     yield on.stop("expert activation", act, [on.tensor("inner", rows, op.width)], op,

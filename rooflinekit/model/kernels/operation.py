@@ -101,7 +101,7 @@ class Weights:
     module: str  #: embedding, attention, ffn, experts, shared_experts, lm_head or other
     shape: tuple[int, ...]
     dtype: Dtype
-    name: str = "W"
+    name: str = "weight"
 
     @property
     def count(self) -> int:

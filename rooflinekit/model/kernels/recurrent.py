@@ -53,7 +53,7 @@ def state_bytes(sequences: Numeric, elements: Numeric, element: float) -> Numeri
 class ShortConvolution(Operation):
     """A depthwise causal convolution of `taps` tokens over `channels`; its last taps − 1 inputs are state."""
 
-    channels: int = field(metadata=about("C", "channels here"))
+    channels: int = field(metadata=about("I", "channels here"))
     taps: int = field(metadata=about("taps", "tokens that a convolution sees"))
     bias: bool
     dtype: Dtype

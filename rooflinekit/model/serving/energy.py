@@ -161,6 +161,6 @@ def load_power(
     whole = whole.labelled("", ", for an output token")
     asked = named(whole.total, "E", "energy that an output token asks for", "J")
     most = tokens.law.held * tokens.law.limit
-    watts = named(minimum(asked * rate / tokens.gpus, most), "P", "mean power of a board", "W")
+    watts = named(minimum(asked * rate / tokens.gpus, most), "power", "mean power of a board", "W")
     joules = watts * tokens.gpus / rate
     return LoadPower(watts, minimum(busy, 1.0), joules, whole.times(joules / asked), plug_power(watts, tokens.law.host))

@@ -219,7 +219,7 @@ class System:
     domain_size: int
     max_gpus: int  #: more than this cannot be joined, or nothing is known about how
     name: str = ""  #: of its file; "" for the usual system of an accelerator
-    link_bandwidth: Numeric = quantity("N", "links to all peers of the domain, one direction", "B/s", default=0.0)
+    link_bandwidth: Numeric = quantity("link", "links to all peers of the domain, one direction", "B/s", default=0.0)
     nic_bandwidth: Numeric = quantity("NIC", "network card, one direction; 0 if there is no way", "B/s", default=0.0)
     in_switch: bool = False  #: the switch of the domain adds up what passes it (NVLink SHARP)
     host: Host = Host()

@@ -1,7 +1,12 @@
 // Answers of the functions that Python printed (`library`), by name; no formula of the model stands here.
 "use strict";
+const CHOICES = ["model", "gpu", "tp", "weights", "kv", "engine"], OFFERS = DATA.offers;
 const CAUSES = ["compute", "memory", "network", "overhead"];
 const FUNCTIONS = DATA.library ? library(DATA.library) : [];
+const APART = "\u0000", labelOf = (at) => CHOICES.map((name) => at[name]).join(APART);  // names come from users: no file has this in its name
+const planOf = (at) => ((plan) => (plan && (!loadOf(at) || plan.loads.includes(loadOf(at))) ? plan : null))(OFFERS.plans[labelOf(at)]);
+const gpusOf = (split) => String(split).split(" ").reduce((all, word) => all * Number(word.match(/^(?:tp|pp|dp|cp)?(\d+)$/)?.[1] ?? 1), 1);
+const counted = (word, count) => (count === 1 ? word : `${word}s`);
 
 const spanOf = ([time, bound, low, high]) => ({ bound, time, low, high });
 function partsOf(kernels, rows) {  // all launches of each kernel of a step

@@ -1,11 +1,14 @@
 // What each chart shows of a view.
 "use strict";
-const CAUSE_TITLES = { compute: "arithmetic", memory: "memory", network: "network", overhead: "launches and host" };
-const CLASSES = [["weights", "weights"], ["cache", "KV cache"], ["activations", "activations"]];
+const LOOK = DATA.look, TIME_PARTS = LOOK?.step ?? [];  // names, hues, hatches and shapes, from the table of the terminal and the pictures
+const BYTES = ["weights", "cache", "activations"], CLASSES = BYTES.map((name) => [name, LOOK?.names[name]]);
 const STEPS = ["prefill", "decode"];
 const moved = (part) => part.weights + part.cache + part.activations;
 const sum = (values) => values.reduce((total, value) => total + value, 0);
 const causeOf = ({ causes }) => CAUSES.reduce((best, name) => (causes[name] > causes[best] ? name : best), "memory");
+const quantityOf = (part) => { const cause = causeOf(part); return cause === "memory" ? BYTES.reduce((best, name) => (part[name] > part[best] ? name : best), "weights") : cause; };  // that takes most of the time
+const HATCHES = { "//": "repeating-linear-gradient(45deg, transparent 0 5px, var(--card) 5px 6.5px)", "..": "radial-gradient(var(--card) 1.2px, transparent 1.5px) 0 0 / 7px 7px", xx: "repeating-linear-gradient(45deg, transparent 0 5px, var(--card) 5px 6px), repeating-linear-gradient(-45deg, transparent 0 5px, var(--card) 5px 6px)" };
+const hatched = (limit, tint) => [HATCHES[LOOK.limits[limit]], `var(--${tint})`].filter((each) => each).join(", ");  // the background of a bar
 const dtypeOf = (gpu, peak) => Object.entries(gpu.peaks).filter(([, rate]) => Math.abs(rate / peak - 1) < 1e-9).map(([name]) => name).join(", ");
 
 const outlined = () => ({ textBorderColor: colour("card"), textBorderWidth: 3 });
@@ -71,7 +74,7 @@ function rooflineOption(view, gpu, reference) {
   const from = 10 ** Math.floor(Math.log10(Math.min(0.5, ...all.map((v) => v[0])))), to = 10 ** Math.ceil(Math.log10(Math.max(3000, ...all.map((v) => v[0]))));
   const lines = roofLines(view, gpu, from, to), peak = Math.max(...lines.map((line) => line.points[1][1])), share = lens === "share";
   const low = share ? 0 : 10 ** Math.floor(Math.log10(Math.max(peak * 1e-7, Math.min(peak / 1e3, ...all.map((v) => v[1]))))), high = share ? Math.max(1.1, 0.1 + 0.2 * Math.ceil(5 * Math.max(...all.map((v) => v[1])))) : 10 ** Math.ceil(Math.log10(peak * 1.2));
-  const colourOf = (step) => (view.memory.fits ? colour(step) : colour("bad"));
+  const tintOf = (point) => colour(!view.memory.fits ? "bad" : point.part ? quantityOf(point.part) : "soft");
   const option = base(), grid = { ...option.grid, left: small() ? 54 : share ? 66 : 100, right: 24, top: 24 };
   const ends = trails.slice(0, 1).flatMap((trail) => [trail[0], trail[trail.length - 1]]).filter(Boolean).map((each, last) => ({ ...each, symbolSize: 4, share: 0, named: last ? GROUPED.format(each.batch) : `batch ${each.batch}` }));
   const others = reference ? STEPS.map((step) => rooflinePoints(reference, step).map((point) => ({ ...point, named: "" }))) : [];
@@ -91,16 +94,16 @@ function rooflineOption(view, gpu, reference) {
     markLine: { symbol: "none", silent: true, lineStyle: { color: "transparent" }, data: [[{ coord: [line.ridge, low] }, { coord: [line.ridge, line.points[0][1]] }]],
       label: { show: true, formatter: `ridge ${three(line.ridge)} FLOP/B`, position: "insideStartBottom", ...text(12), distance: 4 } },
   }));
-  const labelled = (point, tint) => ({ ...point, label: { show: Boolean(point.name), distance: 3, ...text(12), color: tint, ...outlined(), formatter: ({ data }) => data.name, ...labelAt(point) } });
+  const labelled = (point, tint) => ({ ...point, label: { show: Boolean(point.name), distance: 3, ...text(12), color: colour(tint), ...outlined(), formatter: ({ data }) => data.name, ...labelAt(point) } });
   const dots = STEPS.map((step, place) => ({
-    type: "scatter", name: step, symbol: step === "prefill" ? "diamond" : "circle", z: 4,
-    data: points[place].map((point) => labelled(point, colourOf(step))),
-    itemStyle: { color: view.memory.fits ? colourOf(step) : "transparent", opacity: view.memory.fits ? 0.78 : 1, borderColor: view.memory.fits ? colour("card") : colourOf(step), borderWidth: view.memory.fits ? 1 : 2 },
+    type: "scatter", name: step, symbol: LOOK.shapes[step], z: 4,
+    data: points[place].map((point) => ({ ...labelled(point, "ink"), itemStyle: { color: view.memory.fits ? tintOf(point) : "transparent", borderColor: view.memory.fits ? colour("card") : tintOf(point) } })),
+    itemStyle: { opacity: view.memory.fits ? 0.85 : 1, borderWidth: view.memory.fits ? 1 : 2 },
   }));
-  const trail = trails.map((data) => ({ type: "line", name: "trail", data, symbol: "circle", symbolSize: 4, z: 3, lineStyle: { width: 1.2, color: colour(step), opacity: 0.5 }, itemStyle: { color: colour(step), opacity: 0.6 } }));
-  trail.push({ type: "scatter", silent: true, data: ends.map((each) => labelled(each, colour("soft"))), itemStyle: { color: colour(step), opacity: 0.6 }, z: 3 });
+  const trail = trails.map((data) => ({ type: "line", name: "trail", data, symbol: "circle", symbolSize: 4, z: 3, lineStyle: { width: 1.2, color: colour("soft"), opacity: 0.6 }, itemStyle: { color: colour("soft"), opacity: 0.7 } }));
+  trail.push({ type: "scatter", silent: true, data: ends.map((each) => labelled(each, "soft")), itemStyle: { color: colour("soft"), opacity: 0.7 }, z: 3 });
   const shadow = others.map((data, place) => ({
-    type: "scatter", data, symbol: STEPS[place] === "prefill" ? "diamond" : "circle", z: 2,
+    type: "scatter", data, symbol: LOOK.shapes[STEPS[place]], z: 2,
     itemStyle: { color: "transparent", borderColor: colour("soft"), borderWidth: 1.2 },
   }));
   option.grid = grid;
@@ -136,12 +139,12 @@ function clipped(line, low) {  // start of a diagonal inside the frame
 
 const pointText = ({ part, share, reach }) => [
   `${part.name} × ${part.count}`, `${asTime(part.time)} (${asShare(share)}), bound ${asTime(part.bound)}`,
-  `${prefixed(part.flops, "FLOP")}, ${asBytes(moved(part))}: ${three(part.flops / moved(part))} FLOP/B`, `${prefixed(part.flops / part.time, "FLOP/s")}, ${asPercent(reach)} of the roof; waits for ${CAUSE_TITLES[causeOf(part)]}`,
+  `${prefixed(part.flops, "FLOP")}, ${asBytes(moved(part))}: ${three(part.flops / moved(part))} FLOP/B`, `${prefixed(part.flops / part.time, "FLOP/s")}, ${asPercent(reach)} of the roof; ${causeOf(part)}-bound`,
 ].join("\n");
 
 const kernelRows = (view) => [
-  ["step", "kernel", "launches", "FLOP", "weights [B]", "KV [B]", "activations [B]", "time [ms]", "bound [ms]", "share of the roof", "waits for"],
-  ...STEPS.flatMap((step) => view[step].map((p) => [step, p.name, p.count, p.flops, p.weights, p.cache, p.activations, p.time * 1e3, p.bound * 1e3, drawn(p) ? asPercent(reachOf(p, view)) : "", CAUSE_TITLES[causeOf(p)]])),
+  ["step", "kernel", "launches", "FLOP", "weights [B]", "KV [B]", "activations [B]", "time [ms]", "bound [ms]", "share of the roof", "limit"],
+  ...STEPS.flatMap((step) => view[step].map((p) => [step, p.name, p.count, p.flops, p.weights, p.cache, p.activations, p.time * 1e3, p.bound * 1e3, drawn(p) ? asPercent(reachOf(p, view)) : "", causeOf(p)])),
 ];
 
 // ---- a step to scale
@@ -158,10 +161,10 @@ function timeline(view, step) {
   return rows.flatMap(([title, shown, all]) => [make("h3", title), make("div", "", { class: "scale" }, ...shown.map((part) => segment(part, part.time / all, whole)))]);
 }
 function segment(part, width, whole) {
-  const cause = causeOf(part), said = `${part.name} × ${part.count}: ${asTime(part.time)} (${asShare(part.time / whole)}), bound ${asTime(part.bound)}; waits for ${CAUSE_TITLES[cause]}`;
-  const button = make("button", "", { type: "button", title: said, "aria-label": said, "aria-pressed": String(part.name === picked), "data-kernel": part.name, style: `width: ${100 * width}%; background: ${colour(cause)}` },
+  const tint = quantityOf(part), said = `${part.name} × ${part.count}: ${asTime(part.time)} (${asShare(part.time / whole)}), bound ${asTime(part.bound)}; ${causeOf(part)}-bound`;
+  const button = make("button", "", { type: "button", title: said, "aria-label": said, "aria-pressed": String(part.name === picked), "data-kernel": part.name, style: `width: ${100 * width}%; background: ${hatched(causeOf(part), tint)}` },
     make("i", "", { style: `width: ${100 * (1 - part.bound / part.time)}%` }));
-  if (width * C.time.wide > 7 * part.name.length + 14) button.append(make("span", part.name, { style: `background: ${colour(cause)}; color: ${readable(cause)}` }));
+  if (width * C.time.wide > 7 * part.name.length + 14) button.append(make("span", part.name, { style: `background: ${colour(tint)}; color: ${readable(tint)}` }));
   button.addEventListener("click", () => pick(part.name === picked ? null : part.name));
   return button;
 }
@@ -171,18 +174,17 @@ function arithmeticOf(part, view) {  // how the time of a kernel comes about, in
   if (bytes > 0) lines.push(`${asBytes(bytes)} (${CLASSES.filter(([name]) => read[name] > 0).map(([name, title]) => `${title} ${asBytes(read[name])}`).join(", ")}) at ${prefixed(rate, "B/s")}: ${asTime(bytes / rate)}.`);
   if (near > 0) lines.push(`${asBytes(near)} of activations can stay in the last cache: the bound does not charge them.`);
   if (part.flops && part.peak) lines.push(`${prefixed(part.flops, "FLOP")} at ${prefixed(part.peak, "FLOP/s")}: ${asTime(part.flops / part.peak)}.`);
-  lines.push(`Datasheet bound ${asTime(part.bound)}; expected ${within(part)}, ${asTime(part.time - part.bound)} above it. It waits for ${CAUSE_TITLES[causeOf(part)]}.`);
+  lines.push(`Datasheet bound ${asTime(part.bound)}; expected ${within(part)}, ${asTime(part.time - part.bound)} above it. It is ${causeOf(part)}-bound.`);
   return lines;
 }
 
 // ---- what the time adds up from
-const LOOK = DATA.look, TIME_PARTS = LOOK?.step ?? [];  // names and colours, from the table of the terminal and the pictures
 const TOLD = { prefill: ["first token", "ttft"], decode: ["token", "tpot"] };
 function stepTerms(view, step) {  // of the time that its tile states: of a step, and under load of a mean token or first token
   const [title, which] = TOLD[step], span = felt(view)[which], scale = span.time / sum(view.parts[step]), made = view.load ? (step === "decode" ? tokenTerms : firstTerms)(view.load) : TIME_PARTS.map(([name, tint], place) => ({ title: name, tint, time: scale * view.parts[step][place] }));  // the tile is the mean over the output, the parts are those at its mean context
   return { terms: made.map(({ title: name, tint }) => [name, tint]), parts: made.map(({ time }) => time), title: view.load ? `mean ${title}` : title, format: asTime, scale: 1e3, unit: "ms", span, bound: span.bound };
 }
-const ENERGY_PARTS = [["weights read", "weights"], ["KV cache", "cache"], ["activations", "activations"], ["arithmetic", "compute"], ["links", "network"], ["chip running", "overhead"], ["idle", "engine"]];
+const ENERGY_PARTS = [...[...BYTES, "compute", "network"].map((name) => [LOOK?.names[name], name]), ["chip running", "overhead"], ["idle", "engine"]];
 const energyTerms = ({ parts }) => ({ terms: ENERGY_PARTS, parts, title: "one output token", format: asEnergy, scale: 1, unit: "J of one output token, prompt included" });
 const barsOf = ({ terms, parts }) => terms.map(([title, tint], place) => ({ title, tint, start: sum(parts.slice(0, place)), size: parts[place] })).filter(({ size }) => size >= 0.005 * sum(parts));
 function waterfallBars(told) {  // each begins where the one above it ends; then the whole, and its interval
@@ -230,7 +232,7 @@ const bytesRows = (views) => views.flatMap(([title, view]) => STEPS.map((step) =
   const values = bytesOf(view[step]), whole = sum(Object.values(values));
   return [`${step}${title}\n${asBytes(whole)}`, values, whole];
 }).reverse());
-const memoryParts = [["weights", "weights"], ["cache", "KV cache"], ["activations", "activations"], ["engine", "engine"], ["free", "free"]];
+const memoryParts = [...CLASSES, ["engine", LOOK?.names.engine], ["free", "free"]];
 const memoryRow = ({ memory }) => ({ weights: memory.weights, cache: memory.kv, activations: memory.activations, engine: memory.outside, free: Math.max(memory.capacity - memory.total, 0) });
 
 function memoryOption(views) {
@@ -304,42 +306,57 @@ function sweepOption(rows, x, y, more) {  // rows of answers; y: [low, value, hi
 }
 
 // ---- a cloud of points: Pareto fronts and sweeps
-function frontOf(points) {  // what nothing else beats in both, more being better
+function frontOf(points, up = 1) {  // what nothing else beats: more of the first, and more of the second, or less of it where `up` is -1
   const front = [];
   let best = -Infinity;
-  for (const point of [...points].sort((a, b) => b.value[0] - a.value[0] || b.value[1] - a.value[1]))
-    if (point.value[1] > best) { front.push(point); best = point.value[1]; }
+  for (const point of [...points].sort((a, b) => b.value[0] - a.value[0] || up * (b.value[1] - a.value[1])))
+    if (up * point.value[1] > best) { front.push(point); best = up * point.value[1]; }
   return front.reverse();
 }
 
 const TINTS = ["orange", "violet", "cyan", "rose", "moss", "navy"];  // of accelerators and lines: never those of quantities
-function cloudOption(points, names, more) {  // points: {value, group, fits, said}
-  const option = base(), front = frontOf(points.filter((point) => point.fits));
+function tintsOf(names) {  // by name its hue and how much nearer to the paper it stands: of an accelerator the hue of its generation, of others the next that is free
+  const known = names.map((name) => DATA.hues?.[name]), free = [...TINTS.filter((hue) => !known.includes(hue)), ...names.flatMap(() => TINTS)], hues = known.map((hue) => hue ?? free.shift());
+  return new Map(names.map((name, place) => [name, [hues[place], 0.6 * hues.slice(0, place).filter((hue) => hue === hues[place]).length / Math.max(hues.filter((hue) => hue === hues[place]).length - 1, 2)]]));
+}
+function shaded([hue, share]) {  // as a chart takes it
+  const parts = (tint) => [1, 3, 5].map((at) => parseInt(tint.slice(at, at + 2), 16)), paper = parts(colour("card"));
+  return share ? `#${parts(colour(hue)).map((part, place) => Math.round(part + share * (paper[place] - part)).toString(16).padStart(2, "0")).join("")}` : colour(hue);
+}
+const inKey = ([hue, share]) => (share ? `color-mix(in srgb, var(--${hue}) ${100 - 100 * share}%, var(--card))` : `var(--${hue})`);  // as a key takes it
+function cloudOption(points, tints, more) {  // points: {value, group, fits, said}
+  const option = base();
   option.tooltip.formatter = ({ data }) => data.said ?? "";
   option.grid = { ...option.grid, right: 26, left: small() ? 60 : 76 };
-  const plainer = more.many ? { large: true, largeThreshold: 1 } : {};  // one path a group, and squares below 4 pixels, which are drawn faster
-  const dots = (data, group, style) => ({ type: "scatter", name: group, data: more.many ? data.map((point) => point.value) : data, symbolSize: more.many && group !== "does not fit" ? 3.5 : more.size ?? 7, itemStyle: style, z: 3, progressive: 0, ...plainer });
-  const tint = (group) => colour(TINTS[names.indexOf(group) % TINTS.length]);
-  const fitting = names.map((group) => dots(points.filter((point) => point.fits && point.group === group), group, { color: tint(group), opacity: more.opacity ?? 0.6 }));
-  const others = dots(points.filter((point) => !point.fits), "does not fit", { color: "transparent", borderColor: colour("bad"), borderWidth: 1.5, opacity: 0.7 });
-  const line = { type: "line", step: "start", data: front.map((point) => point.value), symbol: "none", silent: true, lineStyle: { color: colour("ink"), width: 1.6 }, z: 4 };
-  return { ...option, xAxis: more.x, yAxis: more.y, series: [others, ...fitting, line] };
+  const series = [...tints].map(([name, tint]) => ({ type: "scatter", name, data: points.filter((point) => point.group === name), symbolSize: more.size, itemStyle: { color: shaded(tint), opacity: more.opacity }, z: 3, progressive: 0 }));
+  return { ...option, xAxis: more.x, yAxis: more.y, series };
 }
 
-function curvesOption(points, names, more) {  // a line for each accelerator and split; hues are of accelerators, more of them are paler
-  const option = base(), lines = [...new Set(points.map((point) => point.line))].map((line) => points.filter((point) => point.line === line));
-  option.tooltip.formatter = ({ data }) => data.said ?? "";
-  option.grid = { ...option.grid, right: 34, left: small() ? 60 : 76 };
-  const series = lines.map((data) => {
-    const place = names.indexOf(data[0].group), named = place >= 0, tint = named ? colour(TINTS[place]) : colour("line"), fewest = Math.min(...points.filter(({ group }) => group === data[0].group).map(({ gpus }) => gpus));
-    const opacity = named ? Math.max(1 - 0.2 * Math.log2(data[0].gpus / fewest), 0.35) : 0.6;
-    return {
-      type: "line", name: data[0].group, data: [...data].sort((a, b) => a.value[0] - b.value[0]), symbol: "circle", symbolSize: named ? 6 : 4, z: named ? 3 : 1,
-      lineStyle: { width: named ? 2 : 1, color: tint, opacity }, itemStyle: { color: tint, opacity },
-      endLabel: { show: named, formatter: `×${data[0].gpus}`, ...text(11.5), color: colour("ink"), ...outlined() }, labelLayout: { hideOverlap: true },
-    };
-  });
+function frontsOption(points, tints, more) {  // a front for each accelerator, with its name and its batches; the rest thin and grey
+  const option = base(), lines = [...new Set(points.map((point) => point.line))].map((line) => points.filter((point) => point.line === line)), sorted = (data) => [...data].sort((a, b) => a.value[0] - b.value[0]);
+  option.tooltip.formatter = ({ data }) => data?.said ?? "";
+  option.grid = { ...option.grid, right: 26, left: small() ? 60 : 76 };
+  const rest = lines.map((data) => ({ type: "line", name: "rest", data: sorted(data), symbol: "circle", symbolSize: 3, z: 1, lineStyle: { width: 0.7, color: colour("line") }, itemStyle: { color: colour("line") } }));
+  const fronts = [...tints].map(([name, tint]) => ({
+    type: "line", name, data: frontOf(points.filter(({ group }) => group === name), more.up).map((point, place) => ({ ...point, label: { show: !small(), position: place ? (more.up < 0 ? "bottom" : "top") : "left", distance: 4, formatter: place ? point.tick : `${name}  ${point.tick}`, ...text(place ? 11 : 12), color: colour(place ? "soft" : "ink"), ...outlined() } })), symbol: "circle", symbolSize: 7, z: 3,
+    lineStyle: { width: 2.2, color: shaded(tint) }, itemStyle: { color: shaded(tint) }, labelLayout: { hideOverlap: true },
+  }));
   const here = { type: "scatter", silent: true, data: [more.here], symbolSize: 18, itemStyle: { color: "transparent", borderColor: colour("ink"), borderWidth: 2 }, z: 6 };
   const slow = { type: "line", silent: true, symbol: "none", data: more.x.min < more.least ? [more.x.min, Math.min(more.least, more.x.max)].map((x) => [x, more.y.max]) : [], lineStyle: { width: 0 }, areaStyle: { color: colour("soft"), opacity: 0.22, origin: "start" }, z: 0 };
-  return { ...option, xAxis: more.x, yAxis: more.y, series: [slow, ...series, here] };
+  return { ...option, xAxis: more.x, yAxis: more.y, series: [slow, ...rest, ...fronts, here] };
+}
+
+// ---- interactivity: the most tokens a second of one GPU at which each user still gets 10, 20, 30 … tokens a second
+const BUCKET = 10;
+function interactivityOf(points, names) {  // points: {value: [of a user, of a GPU], group}; of speeds between which nothing changes the fastest stays
+  const of = names.map((name) => points.filter(({ group }) => group === name).map(({ value }) => value)), fastest = Math.max(...of.flat().map(([user]) => user), 0), rows = [];
+  for (let speed = BUCKET; speed <= fastest; speed += BUCKET) rows.push([speed, of.map((values) => values.reduce((best, [user, gpu]) => (user >= speed && gpu > best ? gpu : best), 0))]);
+  return rows.filter(([, cells], place) => String(cells) !== String(rows[place + 1]?.[1]));
+}
+function interactivityTable(points, names, base) {  // the best of each speed is marked; the others over a pinned one
+  const rows = interactivityOf(points, names), pinned = Math.max(names.indexOf(base), 0);
+  const told = (cells) => cells.map((cell, place) => (cell ? `${three(cell)}${place === pinned || !cells[pinned] ? "" : ` (${digits(cell / cells[pinned])} ×)`}` : "–"));
+  const table = asTable([["each user, tok/s", ...names.map((name, place) => (place === pinned ? `${name}, pinned` : name))], ...rows.map(([speed, cells]) => [`from ${speed}`, ...told(cells)])], "Interactivity");
+  [...table.querySelectorAll("tbody tr")].forEach((row, place) => { const cells = rows[place][1], best = row.children[1 + cells.indexOf(Math.max(...cells))]; best.className = "best"; });
+  return table;
 }

@@ -9,6 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from rooflinekit.decision.sensitivity.moves import ADVISED, CAVEATS, LEAST, NAMES, PLAYED, SHOWN
 from rooflinekit.estimation.estimator import refuse_groups
 from rooflinekit.estimation.notes import WORDS, misfit
 from rooflinekit.estimation.options import read
@@ -19,22 +20,21 @@ from rooflinekit.explanation.front import derive, make_case
 from rooflinekit.explanation.metrics import Case
 from rooflinekit.explanation.walk.front import shapes
 from rooflinekit.model.graph.javascript import Instance
-from rooflinekit.model.graph.tree import Node
 from rooflinekit.model.step import Plan
 from rooflinekit.model.timing.calibrated import WIDEST
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.units import format_bytes
 from rooflinekit.model.types.workload import Workload
-from rooflinekit.report.derivation import quantity
+from rooflinekit.report.derivation import folded
 from rooflinekit.report.document import asked, headed, images_in, ms, three
-from rooflinekit.report.look import FIRST, STEP, TOKEN, Part
+from rooflinekit.report.look import FIRST, HATCHES, QUANTITIES, SHAPES, STEP, TOKEN, Part, hues_of
 from rooflinekit.report.page.offers import Asked, Offers, roofs
 from rooflinekit.report.page.plays import load_data
 from rooflinekit.report.page.program import Written
 from rooflinekit.report.page.render import card, heading, paragraphs, table
-from rooflinekit.report.palette import CLASSES
 from rooflinekit.report.walk import walk_page
+from rooflinekit.specs.calibration.evidence import EVIDENCE
 from rooflinekit.specs.files import read_yaml
 
 _HERE = Path(__file__).parent
@@ -122,7 +122,7 @@ def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) ->
         other = program.write(asked.predictor, asked.loads, asked.work.context is not None)
         offers.gpus.setdefault(asked.plan.system.accelerator.name, asked.plan)
     printed = program.printed()
-    scenes: dict[str, int] = {}  # as JSON, each once
+    scenes, moves = dict[str, int](), dict[str, int]()  # as JSON, each once
 
     def numbered(functions: Mapping[str, Instance]) -> dict[str, int]:
         return {name: printed.places[each] for name, each in functions.items()}
@@ -140,7 +140,8 @@ def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) ->
         }  # fmt: skip
 
     plans = {label: placed(found.written) | {"formats": found.formats, "notes": found.notes, "evidence": found.evidence,
-                                            "l2": found.l2, "seqs": found.seqs, "reserves": found.reserves}
+                                            "l2": found.l2, "seqs": found.seqs, "reserves": found.reserves,
+                                            "moves": moves.setdefault(json.dumps(found.moves), len(moves))}
              for label, found in offers.plans.items()}  # fmt: skip
 
     if against is not None:
@@ -163,6 +164,8 @@ def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) ->
         "process": deployed.asked.process,
         "words": SENTENCES | WORDS,
         "look": LOOK,
+        "advice": ADVICE,
+        "hues": hues_of(offers.gpus),
         "admitted": running.settings.max_model_len,
         "reference": reference,
         "offers": {
@@ -174,17 +177,25 @@ def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) ->
             "formats": offers.formats,
             "steps": list(program.steps),
             "scenes": list(map(json.loads, scenes)),
+            "moves": list(map(json.loads, moves)),
         },
         "library": printed.data,
     }, printed.source
 
 
 def _looks(parts: Iterable[Part]) -> list[list[str]]:
-    return [[part.name, CLASSES.get(part.tint, part.tint)] for part in parts]
+    return [[part.name, part.tint] for part in parts]
 
 
-LOOK = {"step": _looks(STEP.values()), "first": _looks(FIRST.values()), "others": _looks([TOKEN["prompts"]])[0]}
-"""Names and colours of the parts of times, as the terminal and the pictures have them."""
+LOOK = {
+    "step": _looks(STEP.values()), "first": _looks(FIRST.values()), "others": _looks([TOKEN["prompts"]])[0],
+    "names": QUANTITIES, "limits": HATCHES, "shapes": {phase: shape for phase, (_, shape) in SHAPES.items()},
+}  # fmt: skip
+"""Names, hues, hatches and shapes, as the terminal and the pictures have them."""
+
+ADVICE = {"metrics": ADVISED, "names": NAMES, "evidence": EVIDENCE, "least": LEAST, "shown": SHOWN, "played": PLAYED,
+          "crowd": CAVEATS["batch"]}  # fmt: skip
+"""How advice is ranked, and its words."""
 
 _CONTROLLED = (*DEGREES, "engine", "engine_version", "batch", "isl", "osl", "cached", "context", "rate", "concurrency",
                "weights", "kv")  # fmt: skip
@@ -212,7 +223,7 @@ def below(deployed: Deployed, walk: str) -> str:
     rows = [(p.quantity, p.value, p.unit, p.confidence, p.source) for p in deployed.answer.provenance]
     inside = table(("quantity", "value", "unit", "confidence", "source"), rows)
     summary = f"<details><summary>{len(rows)} numbers with their sources</summary>{inside}</details>"
-    sources = card("Where the numbers come from", summary, "provenance", of=deployed.named)
+    sources = card("Sources of the numbers", summary, "provenance", of=deployed.named)
     commands = "".join(f"<h3>{escape(each['tool'])}</h3><pre>{escape(each['command'])}</pre>"
                        for each in deployed.answer.measure)  # fmt: skip
     measured = f"<details><summary>Commands of benchmark clients</summary>{commands}</details>" if commands else ""
@@ -266,23 +277,8 @@ def _derivation_card(deployed: Deployed) -> str:
         ["Each number with its formula; open one to see what it was computed from, down to the datasheet."]
     )
     shown: set[int] = set()
-    return card(
-        "Derivation", said + "".join(_node(root, _DEPTH, shown) for root in roots), "derivation", of=deployed.named
-    )
-
-
-def _node(node: Node, depth: int, shown: set[int]) -> str:
-    """A line to open; what stands above already is not shown again."""
-    head = f"<b>{escape(node.symbol)} = {escape(quantity(node.value, node.unit))}</b> {escape(node.title)}"
-    source = f"<p>{escape(node.source.text)}</p>" if node.source else ""
-    if not node.children or depth == 0:
-        return f"<div class=leaf>{head}{source}</div>"
-    if id(node.children) in shown:
-        return f"<div class=leaf>{head} (above)</div>"
-    shown.add(id(node.children))
-    lines = f"<p><code>{escape(node.formula)}</code></p>" if node.formula else ""
-    inside = "".join(_node(child, depth - 1, shown) for child in node.children)
-    return f"<details><summary>{head}</summary><div class=below>{lines}{source}{inside}</div></details>"
+    trees = "".join(folded(root, _DEPTH, shown) for root in roots)
+    return card("Derivation", said + trees, "derivation", of=deployed.named)
 
 
 def walked(deployed: Deployed) -> tuple[str, str]:

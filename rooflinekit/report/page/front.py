@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.report.document import headed
+from rooflinekit.report.look import hues_of
 from rooflinekit.report.page.deployment import (
     Deployed,
     accountant,
@@ -157,9 +158,9 @@ def _plan_page(subject: object, offered: dict[str, Any]) -> Page:
 
     plan = read.read_plan(subject)
     named = f"Plan for {plan['model']}"
-    page = Page(
-        named, heading(named) + read.plan_lead(plan), read.plan_cards(plan), data={"plan": read.plan_data(plan)}
-    )
+    shown = read.plan_data(plan)
+    own = {"plan": shown, "hues": hues_of({str(each["gpu"]) for each in shown["points"]})}
+    page = Page(named, heading(named) + read.plan_lead(plan), read.plan_cards(plan), data=own)
     try:
         chosen = read.chosen_replica(plan)
         deployed = Deployed.of(chosen.model, chosen.gpu, chosen.scenario)
@@ -169,7 +170,11 @@ def _plan_page(subject: object, offered: dict[str, Any]) -> Page:
     more, functions = slider_data(make_offers(deployed.asked, **offered), deployed, None)
     _quote(more, read.plan_prices(plan))
     told = f'<div class="wrap" id="lead">{lead(deployed, chosen.pool, f"{chosen.heading}: ")}</div>'
-    data = page.data | more | {"heading": f"{chosen.heading}: ", "pool": bool(chosen.pool)}
+    data = (
+        page.data
+        | more
+        | {"hues": page.data["hues"] | more["hues"], "heading": f"{chosen.heading}: ", "pool": bool(chosen.pool)}
+    )
     return replace(page, accountant=told + accountant(), after=after(deployed), below=below(deployed, ""),
                    foot=foot_notes(deployed.answer), data=data, functions=functions)  # fmt: skip
 
@@ -186,7 +191,8 @@ def _table_page(sweep: Any) -> Page:
     data = rows_data(table)
     named = f"Sweep of {data['total']:,} {'row' if data['total'] == 1 else 'rows'}"
     told = heading(named) + paragraphs([rows_lead(data, name)], "answer")
-    return Page(named, told, rows_card(data), foot=_foot(__version__), data={"table": data})
+    hues = hues_of(map(str, table["gpu"].unique())) if "gpu" in table else {}
+    return Page(named, told, rows_card(data), foot=_foot(__version__), data={"table": data, "hues": hues})
 
 
 def _foot(version: str) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
+from rooflinekit.decision.sensitivity.moves import Question, Setting, changes_of
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.estimation.scenario import DEGREES
 from rooflinekit.load.answer import AskedLoad
@@ -16,11 +18,12 @@ from rooflinekit.model.power import plug_power
 from rooflinekit.model.roofline import time_kernel
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
-from rooflinekit.model.types.deployment import ENGINES
+from rooflinekit.model.types.deployment import ENGINES, Deployment
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.errors import RooflinekitError, UnknownNameError
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.model.types.model import MixtureOfExperts, Model
 from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.report.document import degrees
@@ -48,9 +51,27 @@ APART = "\0"
 
 _PLAIN = (1, 2, 4, 8)
 _SPLIT = (*DEGREES, "dispatch", "redundant_experts")
-"""What an offered deployment of tensor parallelism alone leaves out of the one that was asked for."""
+"""Options that a deployment with other degrees than those of tensor parallelism leaves out."""
 
 _PROBE = (64.0, 32.0)  # context and prompt of the request that a deployment must hold to be offered
+
+
+def split_of(deployment: Deployment) -> int | str:
+    """How a deployment cuts a model: tensor parallelism, or the degrees in words.
+
+    >>> split_of(Deployment(tp=4)), split_of(Deployment(dp=8, ep=8))
+    (4, 'ep8 dp8')
+    """
+    if deployment.gpus == deployment.tp and deployment.ep == 1:
+        return deployment.tp
+    return " ".join(degrees({name: getattr(deployment, name) for name in DEGREES}, DEGREES))
+
+
+def _degrees(split: int | str) -> dict[str, int]:
+    """The degrees that a split names."""
+    if isinstance(split, int):
+        return {"tp": split}
+    return {name: int(count) for name, count in re.findall(r"([a-z]+)(\d+)", split)}
 
 
 @dataclass(frozen=True)
@@ -87,11 +108,8 @@ class Asked:
 
     @property
     def split(self) -> int | str:
-        """How the model is cut: tensor parallelism, or the degrees in words."""
-        deployment = self.plan.deployment
-        if deployment.gpus == deployment.tp and deployment.ep == 1:
-            return deployment.tp
-        return " ".join(degrees({name: getattr(deployment, name) for name in DEGREES}, DEGREES))
+        """How the model is cut."""
+        return split_of(self.plan.deployment)
 
     @property
     def plan(self) -> Plan:
@@ -118,6 +136,7 @@ class Offer:
     l2: tuple[float, str] | None  #: rate of the last cache [B/s], told apart from the memory's by fits of these kernels
     seqs: tuple[int, int] | None  #: max_num_seqs as given, and those of all attention replicas
     reserves: bool  #: the engine admits a request where its whole answer has room
+    moves: tuple[tuple[str, str, dict[str, Any]], ...]  #: name, caveat and changes of what advice tries
 
 
 @dataclass
@@ -152,22 +171,33 @@ def make_offers(
     chips = {key["gpu"]: asked.gpu}
     for name in OTHER_GPUS if gpus is None else gpus:
         chips.setdefault(load_accelerator(name).value.name, name)
-    splits = dict.fromkeys((asked.split, *_PLAIN))
-    ordered = sorted(split for split in splits if isinstance(split, int))
     others = [name for name in read_engines(engines) if name != key["engine"]]
     offers.models = {name: model.max_context for name, (_, model) in found.items()}
-    for label, (given, _) in found.items():
-        weights, kv = (
-            list(dict.fromkeys((key[name], OWN, "fp8"))) if label == key["model"] or models is not None else [OWN]
-            for name in _FORMATS
-        )
-        for chip, *chosen, engine in product(
-            chips, dict.fromkeys((*ordered, *splits)), weights, kv, (key["engine"], *others)
-        ):
-            combination = dict(zip(key, (label, chip, *chosen, engine), strict=True))
-            if engine == key["engine"] or engines is not None or _beside(asked, combination):
-                _offer(offers, asked, (given, chips[chip]), combination)
+    weights, kv = [key["weights"], OWN, "fp8", "int4"], [key["kv"], OWN, "fp8"]
+    if asked.plan.precision.kv.bytes <= 1:
+        kv.append(asked.plan.precision.stream.value)
+    for label, (given, model) in found.items():
+        every = label == key["model"] or models is not None
+        formats = [dict.fromkeys(some if every else (OWN,)) for some in (weights, kv)]
+        for chip, *chosen in product(chips, _splits(asked, model), *formats, (key["engine"], *others)):
+            combination = dict(zip(key, (label, chip, *chosen), strict=True))
+            if chosen[-1] == key["engine"] or engines is not None or _beside(asked, combination):
+                _offer(offers, asked, (given, chips[chip]), combination, kv)
     return offers
+
+
+def _splits(asked: Asked, model: Model) -> list[int | str]:
+    """Tensor parallelism, and the split that was asked for; of the model that was asked for also what advice tries."""
+    own, deployment = asked.split, asked.plan.deployment
+    changed = (replace(deployment, tp=tp) for tp in (2 * deployment.tp, deployment.tp // 2) if tp)
+    near = [split_of(each) for each in changed if each.ep <= each.stage]
+    most = max(_PLAIN[-1], own if isinstance(own, int) else 0)  # beyond, links between hosts take what others gain
+    plain = sorted({*_PLAIN, *(split for split in (own, *near) if isinstance(split, int) and split <= most)})
+    if model.name != asked.plan.model.name:
+        return [*dict.fromkeys((*plain, own))]
+    routed = any(isinstance(layer.ffn, MixtureOfExperts) for layer in model.layers)
+    whole = [split_of(Deployment(dp=tp, ep=tp)) for tp in plain if tp > 1 and routed]
+    return [*dict.fromkeys((*plain, own, *(split for split in near if isinstance(split, str)), *whole))]
 
 
 def read_engines(engines: Iterable[str] | None) -> list[str]:
@@ -185,7 +215,9 @@ def _beside(asked: Asked, combination: Mapping[str, Any]) -> bool:
     return same and f"{combination['gpu']}--{combination['engine']}" in calibration_names()
 
 
-def _offer(offers: Offers, asked: Asked, names: tuple[str, str], chosen: dict[str, Any]) -> None:
+def _offer(
+    offers: Offers, asked: Asked, names: tuple[str, str], chosen: dict[str, Any], caches: Collection[str]
+) -> None:
     """Write one combination, or say why it is missing; `names`: of model and accelerator, as they were asked for."""
     label = APART.join(map(str, chosen.values()))
     try:
@@ -214,14 +246,32 @@ def _offer(offers: Offers, asked: Asked, names: tuple[str, str], chosen: dict[st
             written, (formats["weights"], activations, formats["kv"]), notes, evidence(plan),
             None if cache is None else (cache.rate, cache.fitted_to),
             None if most is None else (most, most * plan.deployment.dp), plan.engine.memory.reserves,
+            tuple(_moves(asked, names, plan, caches)),
         )  # fmt: skip
+
+
+def _moves(
+    asked: Asked, names: tuple[str, str], plan: Plan, caches: Collection[str]
+) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """What advice tries on a deployment, in the words of the page's choices; `caches`: formats of the cache there."""
+    setting = Setting(*names, plan.deployment, None, Question(asked.work), asked.draft)
+    for made, settings in changes_of(setting, plan):
+        if settings:
+            there = split_of(settings[0].deployment)
+            formats = {key: value for key, value in made.changes.items() if key in _FORMATS}
+            if formats.get("kv", OWN) not in caches:
+                formats["kv"] = OWN
+            yield made.move, made.caveat, formats or {"tp": there}
 
 
 def _resolved(asked: Asked, names: tuple[str, str], chosen: dict[str, Any]) -> Resolved:
     """A deployment as `estimate` understands it."""
-    split = {} if chosen["tp"] == asked.split else {"tp": chosen["tp"]}
+    there, own = _degrees(chosen["tp"]), _degrees(asked.split)
+    alike = there | {"tp": 1} == own | {"tp": 1}
+    split = {} if there == own else there
     here = chosen["engine"] == asked.key["engine"]
-    left = (*_FORMATS, *(_SPLIT if split else ()), *(() if here else ("engine", "engine_version")))
+    dropped = (() if there == own else ("tp",)) if alike else _SPLIT
+    left = (*_FORMATS, *dropped, *(() if here else ("engine", "engine_version")))
     rest = {key: value for key, value in asked.scenario.items() if key not in left}
     formats = {key: chosen[key] for key in _FORMATS if chosen[key] != OWN}
     deployment = read_deployment({"engine": chosen["engine"], **rest, **split, **formats})
@@ -262,7 +312,7 @@ def energy_roof(plan: Plan) -> list[list[float]]:
         intensity = 10.0 ** (-1.0 + 5.0 * place / (_ROOF_POINTS - 1))
         kernel = Kernel("roof", "gemm", 1, plan.precision.stream, intensity * _ROOF_BYTES, _ROOF_BYTES)
         joules = plan.energy(time_kernel(kernel, plan.system, None)).total
-        found.append([intensity, float(joules) / kernel.flops])
+        found.append([float(f"{value:.4g}") for value in (intensity, joules / kernel.flops)])  # as a line is drawn
     return found if plan.system.accelerator.power else []
 
 

@@ -235,8 +235,7 @@ function update() {
   tiles(view);
   compared(view, reference, name);
   drawAll(view, reference, name);
-  if (view.load) movesSoon(view);
-  else showMoves(view, sortedMoves(changesOf().map((change) => moveOf(view, change))));
+  movesSoon(view);
   showPicked(view);
   showBar(view);
   for (const draw of AFTER) draw(view);
@@ -258,18 +257,19 @@ function compared(view, reference, name) {
 }
 
 function drawAll(view, reference, name) {
-  key("roofline-key", [["prefill", "prefill"], ["decode", "decode"], ...(view.memory.fits ? [] : [["does not fit", "bad", true]]), ...(reference ? [["pinned, under its own roofs", "soft", true]] : [])]);
+  const held = (parts) => [...BYTES, ...CAUSES].filter((name) => parts.some((part) => quantityOf(part) === name)).map((name) => [LOOK.names[name], name]), phases = STEPS.map((name) => [name, "ink", false, LOOK.shapes[name]]);
+  key("roofline-key", [...phases, ...held(STEPS.flatMap((name) => view[name].filter(drawn))), ...(view.memory.fits ? [] : [["does not fit", "bad", true]]), ...(reference ? [["pinned, under its own roofs", "soft", true]] : [])]);
   const gpu = OFFERS.gpus[state.gpu], views = [["", view], ...(reference ? [[" (pinned)", reference]] : [])];
   const slowest = [...view[step]].sort((a, b) => b.time - a.time).slice(0, 3).map((part) => `${part.name} ${asTime(part.time)}`).join(", ");
-  const present = (found) => CAUSES.filter(found).map((cause) => [CAUSE_TITLES[cause], cause]);
-  key("time-key", present((cause) => view[step].some((part) => causeOf(part) === cause)));
+  key("time-key", [...held(view[step]), ...CAUSES.filter((cause) => LOOK.limits[cause] && view[step].some((part) => causeOf(part) === cause)).map((cause) => [`${cause}-bound`, "soft", false, "square", cause])]);
+  key("energy-roof-key", [...phases, ...held(STEPS.flatMap((name) => view[name].filter(drawn)))]);
   showLens();
   byId("least").value = least || "";
   C.roofline.show(`Roofline of ${titleOf(state)}: every kernel by intensity and ${lens === "share" ? "the share of the roof that it reaches" : "achieved rate"}.`, () => rooflineOption(view, gpu, reference), () => kernelRows(view));
   const [named] = TOLD[step], terms = stepTerms(view, step), many = !view.load && step === "prefill" && view.at.batch > 1;
   byId("why").textContent = `Why ${step === "decode" ? "a token" : "the first token"} takes ${asTime(terms.span.time)}${many ? ` (all ${GROUPED.format(view.at.batch)} prompts at once)` : ""}`;
   byId("why-said").textContent = view.load ? `The mean ${named} of the requests that were played; the dashed line is the same at datasheet rates.` : "Up to the dashed line: reading, arithmetic and sending at datasheet rates. Behind it: kernels and engine above the bound.";
-  byId("kernels-said").textContent = `${view.load ? `A ${step} step of ${GROUPED.format(view.at.batch)} ${counted("sequence", view.at.batch)}, as many as this load keeps running. ` : ""}Widths are times. Colour: the limit of the kernel; hatched: time above the datasheet bound. Choose a kernel to see its arithmetic.`;
+  byId("kernels-said").textContent = `${view.load ? `A ${step} step of ${GROUPED.format(view.at.batch)} ${counted("sequence", view.at.batch)}, as many as this load keeps running. ` : ""}Widths are times. Colour: the quantity that takes most of it; hatch: the limit where it is not memory; pale: above the datasheet bound. Choose a kernel to see its arithmetic.`;
   C.waterfall.show(`Parts of the time of ${step === "decode" ? "a token" : "the first token"}.`, (wide) => waterfall(terms, wide),
     () => [["part", "time [ms]"], ...terms.parts.map((time, place) => [terms.terms[place][0], time * 1e3])]);
   C.time.show(`Time of each kernel of ${step}; the longest: ${slowest}.`, () => timeline(view, step), () => kernelRows(view).filter((row, place) => !place || row[0] === step));
@@ -333,27 +333,28 @@ function later(view) {
 function pointAt(view, words, batch) {
   const [, gpu, tp] = words, plan = OFFERS.plans[words.join(APART)], found = new View(plan, { ...view.at, batch, speed: gpu === view.at.gpu ? view.at.speed : 1 });
   const said = `${optionTitle("tp", tp)} ${gpu}, batch ${batch}\n${three(found.rateUser)} tok/s each user, ${three(found.rateEach)} each GPU\n${plan.evidence}\n${commandOf({ ...view.at, gpu, tp: typed("tp", tp), batch })}`;
-  return { value: [found.rateUser, found.rateEach], group: gpu, line: `${gpu} ${tp}`, gpus: gpusOf(tp), fits: found.memory.fits, said, dollars: priceOf(found) && dollars(found) };
+  return { value: [found.rateUser, found.rateEach], group: gpu, line: `${gpu} ${tp}`, tick: String(batch), fits: found.memory.fits, said, dollars: priceOf(found) && dollars(found) };
 }
 function drawFront(view, points) {
   pending = null;
   const fitting = points.filter((point) => point.fits), front = frontOf(fitting), share = (gpu) => (gpu === view.at.gpu ? Infinity : front.filter((point) => point.group === gpu).length);
-  const gpus = [...new Set(fitting.map((point) => point.group))], named = gpus.sort((a, b) => share(b) - share(a)).filter((gpu) => gpus.length <= TINTS.length || share(gpu) > 0).slice(0, TINTS.length);
+  const gpus = [...new Set(fitting.map((point) => point.group))], named = gpus.sort((a, b) => share(b) - share(a)).filter((gpu) => gpus.length <= TINTS.length || share(gpu) > 0).slice(0, TINTS.length), tints = tintsOf(named);
   const within = (place, name, label) => axis({ axis: { type: "log", name, nameGap: 30, ...around(fitting.map((point) => point.value[place])) }, label: { formatter: (value) => niceLog(value, label) } });
-  byId("pareto").parentElement.hidden = !fitting.length;
-  C.pareto.show("Tokens a second of each user against those of each GPU, over the deployments of this model.", () => curvesOption(fitting, named, { x: within(0, "tokens/s each user", three), y: within(1, "", plain), here: [view.rateUser, view.rateEach], least }),
+  byId("pareto").parentElement.hidden = byId("interactivity").parentElement.hidden = !fitting.length;
+  C.pareto.show("Best trade-offs of tokens a second of each user and of each GPU, over the deployments of this model.", () => frontsOption(fitting, tints, { x: within(0, "tokens/s each user", three), y: within(1, "", plain), here: [view.rateUser, view.rateEach], least, up: 1 }),
     () => [["deployment", "tokens/s each user", "tokens/s each GPU"], ...front.map((point) => [point.said.split("\n").slice(0, 2).join("; "), ...point.value])]);
+  byId("interactivity").replaceChildren(interactivityTable(fitting, named, (pinned ?? view.at).gpu));
   const bills = fitting.filter((point) => point.dollars).map((point) => ({ ...point, value: [point.value[0], point.dollars], said: `${asDollars(point.dollars)} a million output tokens\n${point.said}` }));
   byId("bill").closest(".figure").hidden = !bills.length || Boolean(DATA.pool);
   const y = () => axis({ axis: { type: "log", ...around(bills.map((point) => point.value[1])) }, label: { formatter: (value) => niceLog(value, asPrice) } });
-  if (bills.length && !DATA.pool) C.bill.show("$ per million output tokens against the speed of each user.", () => curvesOption(bills, named, { x: within(0, "tokens/s each user", three), y: y(), here: [view.rateUser, priceOf(view) ? dollars({ ...view, load: undefined }) : 1], least }),
+  if (bills.length && !DATA.pool) C.bill.show("$ per million output tokens against the speed of each user.", () => frontsOption(bills, tints, { x: within(0, "tokens/s each user", three), y: y(), here: [view.rateUser, priceOf(view) ? dollars({ ...view, load: undefined }) : 1], least, up: -1 }),
     () => [["deployment", "tokens/s each user", "$ per million output tokens"], ...bills.map((point) => [point.said.split("\n").slice(1, 3).join("; "), ...point.value])]);
-  for (const id of ["pareto-key", "bill-key"]) key(id, [...named.map((gpu, place) => [gpu, TINTS[place]]), ...(gpus.length > named.length ? [["other accelerators", "line"]] : [])]);
+  for (const id of ["pareto-key", "bill-key"]) key(id, [...named.map((gpu) => [gpu, tints.get(gpu)]), ["the rest", "line"]]);
 }
 function key(id, entries) {
   const box = byId(id);
   if (!box) return;
-  box.replaceChildren(...entries.map(([title, tint, hollow]) => make("li", "", {}, make("i", "", { class: hollow ? "round hollow" : "round", style: hollow ? `border-color: var(--${tint})` : `background: var(--${tint})` }), document.createTextNode(title))));
+  box.replaceChildren(...entries.map(([title, tint, hollow, shape, limit]) => make("li", "", {}, make("i", "", { class: `${shape && shape !== "circle" ? "" : "round"}${hollow ? " hollow" : ""}`, style: hollow ? `border-color: var(--${tint})` : `background: ${limit ? hatched(limit, tint) : inKey([tint, 0].flat())}` }), document.createTextNode(title))));
 }
 
 // ---- begin
@@ -374,12 +375,10 @@ function begin() {
   tabs();
   lenses();
   objective();
-  const tints = (names, titles) => names.map((name) => [titles[name] ?? name, name]);
-  key("bytes-key", tints(["weights", "cache", "activations"], { cache: "KV cache" }));
+  key("bytes-key", CLASSES.map(([name, title]) => [title, name]));
   key("shares-key", ENERGY_PARTS);
   key("lanes-key", [["waits", "engine"], ["its prompt", "prefill"], ["its tokens", "decode"]]);
-  key("energy-roof-key", STEPS.map((name) => [name, name]));
-  key("memory-key", [...tints(["weights", "cache", "activations", "engine"], { cache: "KV cache" }), ["free", "soft", true]]);
+  key("memory-key", memoryParts.map(([name, title]) => (name === "free" ? [title, "soft", true] : [title, name])));
   new IntersectionObserver(([{ isIntersecting }]) => byId("bar").classList.toggle("on", !isIntersecting)).observe(byId("tiles"));
   addEventListener("hashchange", () => arrive(update));
   update();

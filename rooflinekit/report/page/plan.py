@@ -117,7 +117,7 @@ def plan_cards(plan: Mapping[str, Any]) -> str:
     ]  # fmt: skip
     head = ("candidate", "GPUs", "$/h", "$ per million tokens", "evidence", "all objectives hold", "verdict")
     losses = table(("not a candidate", "why"), [(entry["what"], entry["why"]) for entry in plan.get("refused", ())])
-    refused = f"<details><summary>What cannot serve the traffic</summary>{losses}</details>"
+    refused = f"<details><summary>Candidates that cannot serve the traffic</summary>{losses}</details>"
     costs = card("Candidates", '<div class="chart" id="plan-cost"></div>' + table(head, rows) + refused, "plan")
     latency = card("Latencies of the answer at its peak", '<div class="chart" id="plan-spread"></div>', short=True)
     charts = {"plan-speed": "Tokens/s each GPU", "plan-price": "$ per million tokens"}

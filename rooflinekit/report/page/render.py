@@ -9,6 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from rooflinekit.report.look import hues
 from rooflinekit.report.markup import filled, packed, script_hashes, script_json
 from rooflinekit.report.page.loop import loop_source
 
@@ -17,7 +18,8 @@ LIMIT_BYTES = 1_500_000
 
 HERE = Path(__file__).parent
 _SCRIPTS = ("vendor/echarts.min.js", "draw.js", "answers.js", "tables.js", "plays.js", "names.js", "charts.js",
-            "state.js", "spent.js", "moves.js", "request.js", "page.js", "sweep.js", "sections.js")  # fmt: skip
+            "state.js", "spent.js", "advice.js", "moves.js", "request.js", "page.js", "sweep.js",
+            "sections.js")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,15 @@ def render(page: Page) -> str:
     allowed = "".join((loader, f"<script>{app}</script>", *page.framed))
     parts = {
         "title": escape(page.title), "lead": page.lead, "before": page.before, "accountant": page.accountant,
-        "after": page.after + below, "foot": page.foot, "style": (HERE / "page.css").read_text(encoding="utf-8"),
+        "after": page.after + below, "foot": page.foot, "style": style(),
         "hashes": script_hashes(allowed), "scripts": written,
     }  # fmt: skip
     return filled(HERE / "template.html", parts)
+
+
+def style() -> str:
+    """The style sheet of a page."""
+    return hues() + (HERE / "page.css").read_text(encoding="utf-8")
 
 
 _NO_SCRIPTS = "Charts, derivation and sources need JavaScript; rooflinekit explain prints them."

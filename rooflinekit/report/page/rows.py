@@ -120,7 +120,7 @@ def rows_lead(data: dict[str, Any], name: str) -> str:
 
 def rows_card(data: dict[str, Any]) -> str:
     """What is shown, controls and the chart."""
-    told = "Choose what stands across and up, and what colours mean"
+    told = "Choose both axes and the colours"
     if data["rows"] < data["total"] - data["unanswered"]:
         told += f"; {data['rows']:,} rows are here, the rest is left out evenly, the front of tokens/s is whole"
     if data["left"]:
@@ -128,7 +128,11 @@ def rows_card(data: dict[str, Any]) -> str:
     boxes = '<div class="three" id="sweep-controls"></div><p id="sweep-said" aria-live="polite"></p>'
     chart = '<ul class="key" id="sweep-key"></ul><h3 id="sweep-up"></h3><div class="chart" id="sweep"></div>'
     body = f"{paragraphs([f'{told}.'])}{boxes}{chart}"
-    return f'<div class="wrap">{card("Sweep", body, "sweep-card")}</div>'
+    pin = '<p><label>Pinned: <select id="sweep-base" style="width: auto"></select></label></p>'
+    said = paragraphs(["Most output tokens/s of one GPU at which each user still gets so many. Bold: the best; in "
+                       "brackets: over the pinned."])  # fmt: skip
+    table = card("Interactivity", f'{said}{pin}<div id="interactivity"></div>', "interactivity-card")
+    return f'<div class="wrap">{card("Sweep", body, "sweep-card")}{table}</div>'
 
 
 def titles_of(names: Collection[str]) -> dict[str, str]:

@@ -73,12 +73,12 @@ function candidateOption(shown, worth, unit, best) {
 function front(id, points, [x, xName], [y, yName], said) {
   if (!byId(id)) return;
   const groups = [...new Set(points.map((point) => point.gpu))];
-  const cloud = () => points.map((point) => ({ value: [point[x], point[y]], group: point.gpu, fits: true, said: `${point.title}\n${xName}: ${three(point[x])}\n${yName}: ${three(point[y])}` }));
-  key(`${id}-key`, groups.map((group, place) => [group, TINTS[place % TINTS.length]]));
+  const cloud = () => points.map((point) => ({ value: [point[x], point[y]], group: point.gpu, said: `${point.title}\n${xName}: ${three(point[x])}\n${yName}: ${three(point[y])}` }));
+  const tints = tintsOf(groups);
+  key(`${id}-key`, groups.map((group) => [group, tints.get(group)]));
   new Chart(id, () => 320).show(said, () => {
     const found = cloud(), within = (place, name) => axis({ axis: { type: "log", name, nameGap: 30, ...around(found.map((point) => point.value[place])) }, label: { formatter: (value) => niceLog(value, three) } });
-    const option = cloudOption(found, groups, { x: within(0, xName), y: within(1, ""), size: 10, opacity: 0.85 });
-    return { ...option, series: option.series.filter((series) => series.type === "scatter") };
+    return cloudOption(found, tints, { x: within(0, xName), y: within(1, ""), size: 10, opacity: 0.85 });
   }, () => [["deployment", xName, yName], ...points.map((point) => [point.title, point[x], point[y]])]);
 }
 

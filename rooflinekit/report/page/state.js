@@ -1,8 +1,7 @@
 // State, and the controls that change it. It stands in the URL after "#"; nothing is stored or sent.
 "use strict";
-const OFFERS = DATA.offers;
 const BATCHES = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024], CONTEXTS = [128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072];
-const CHOICES = ["model", "gpu", "tp", "weights", "kv", "engine"], LIMITS = {
+const LIMITS = {
   batch: [1, 4096], rate: [0.01, 10000], users: [1, 8192], isl: [1, 1048576], osl: [1, 131072], cached: [0, 1048576], context: [1, 1048576], speed: [0.1, 10],
 };
 const LOADS = DATA.pool ? [] : Object.keys(DATA.process ?? {}), TRAFFIC = DATA.asked && "batch" in DATA.asked && LOADS.length ? ["batch", ...LOADS] : [];
@@ -13,8 +12,6 @@ const LOADED = ["rate", "users"].some((name) => name in (DATA.asked ?? {})), TAB
 const firstTab = (at) => (loadOf(at) ? "load" : "decode");  // unless the address names one
 
 // ---- answers
-const APART = "\u0000", labelOf = (at) => CHOICES.map((name) => at[name]).join(APART);  // names come from users: no file has this in its name
-const planOf = (at) => ((plan) => (plan && (!loadOf(at) || plan.loads.includes(loadOf(at))) ? plan : null))(OFFERS.plans[labelOf(at)]);
 const askedOf = (model, engine = DATA.asked?.engine) => OFFERS.asked?.[model]?.[engine] ?? OFFERS.asked?.[model]?.[DATA.asked.engine] ?? DATA.asked;  // where a playground begins with a model and an engine; else what the page was asked for
 const isAsked = (at) => Object.entries(askedOf(at.model)).every(([name, value]) => at[name] === value);
 function withFiles(wanted, act) {  // a playground fetches a model when it is first chosen, and what it has of another engine
@@ -100,7 +97,6 @@ function write() {
 // ---- controls
 const TITLES = { model: "Model", gpu: "GPU", tp: "Tensor parallel", weights: "Weights", kv: "KV cache", engine: "Engine", batch: "Batch", rate: "Requests a second", users: "Users", isl: "Prompt", osl: "Output", cached: "Prompt in the cache", context: "Context", speed: "Memory bandwidth" };
 const typed = (name, value) => (name === "tp" && /^\d+$/.test(value) ? Number(value) : value);
-const gpusOf = (split) => String(split).split(" ").reduce((all, word) => all * Number(word.match(/^(?:tp|pp|dp|cp)?(\d+)$/)?.[1] ?? 1), 1);
 const OPTIONS = {};
 const optionsOf = (name) => (OPTIONS[name] ??= DATA.files && name === "model" ? Object.keys(DATA.files) : DATA.files && name === "engine" ? DATA.engines : [...new Set([...Object.keys(OFFERS.plans), ...Object.keys(OFFERS.missing)].map((label) => label.split(APART)[CHOICES.indexOf(name)]))]);
 function optionTitle(name, value) {
@@ -180,7 +176,6 @@ function controls() {
   form.append(make("div", "", { class: "buttons" }, pin, reset));
   form.addEventListener("submit", (event) => event.preventDefault());
 }
-const counted = (word, count) => (count === 1 ? word : `${word}s`);
 let reflected = "";
 function reflect() {
   if (!byId("controls").children.length) return;

@@ -18,7 +18,8 @@ function sweepTable({ columns, rows, better, titles, given, barred }) {
   const first = firstChoice(names, numbers, given.filter((name) => kinds(name) > 1 && few.includes(name)));
   const options = { x: numbers, y: numbers, by: ["", ...few] }, boxes = { x: "Across", y: "Up", by: "Coloured by" };
   const chart = new Chart("sweep", () => (small() ? 380 : 520), "canvas");
-  let chosen;
+  let chosen, base;
+  byId("sweep-base").addEventListener("change", () => { base = byId("sweep-base").value; draw(); });
   const read = () => {
     const asked = new URLSearchParams(location.hash.slice(1));
     chosen = { ...first };
@@ -53,6 +54,14 @@ function sweepTable({ columns, rows, better, titles, given, barred }) {
     key("sweep-key", groups.map(({ name, tint, ring, rows: of }) => [name || (chosen.by ? "none" : "all"), tint, ring && (shown.length < FEW || of.length <= RINGS)]));
     const table = () => tableOf(front, rows, (row) => why(row), names.map((name) => [title(name), (row) => cell(name, row) ?? ""]));
     const about = (row) => [why(row), ...names.slice(0, 24).map((name) => `${title(name)}: ${cell(name, row) ?? ""}`)].filter(Boolean).join("\n");
+    const users = columns.output_tok_s_per_user?.values, each = columns.output_tok_s_per_gpu?.values, compared = groups.filter(({ ring, name }) => !ring && name).map(({ name }) => name), box = byId("interactivity-card");
+    box.hidden = !(users && each && compared.length > 1 && compared.length <= TINTS.length);
+    if (!box.hidden) {
+      const points = groups.filter(({ ring }) => !ring).flatMap(({ name, rows: of }) => of.filter((row) => users[row] > 0 && each[row] > 0).map((row) => ({ value: [users[row], each[row]], group: name })));
+      if (!compared.includes(base)) base = compared[0];
+      byId("sweep-base").replaceChildren(...compared.map((name) => make("option", name, { value: name, ...(name === base ? { selected: "" } : {}) })));
+      byId("interactivity").replaceChildren(interactivityTable(points, compared, base));
+    }
     if (shown.length) chart.show(said, () => sweepCloud({ groups, front, step: sides[0] > 0 ? "start" : "end", x, y, shown }, title(chosen.x), about), table);
     document.documentElement.dataset.updateMs = (performance.now() - start).toFixed(1);
   }
@@ -76,9 +85,10 @@ function grouped(shown, groupOf, by, same) {  // rows by colour, smallest number
     found.get(group).push(row);
   }
   const order = [...found].sort((a, b) => place(a) - place(b) || (by && Number.isFinite(a[0] - b[0]) ? a[0] - b[0] : 0));
-  return order.map(([name, rows], at) => {
+  const tints = tintsOf(order.map(([name]) => name).filter((name) => !name.startsWith(APART)));
+  return order.map(([name, rows]) => {
     const ring = name.startsWith(APART), told = ring ? name.slice(APART.length) : name;
-    return { name: told, rows: ring ? rows.filter((row, at) => !at || !same(row, rows[at - 1])) : rows, ring, tint: ring ? BARRED[told][0] : TINTS[at % TINTS.length] };
+    return { name: told, rows: ring ? rows.filter((row, at) => !at || !same(row, rows[at - 1])) : rows, ring, tint: ring ? [BARRED[told][0], 0] : tints.get(told) };
   });
 }
 
@@ -90,7 +100,7 @@ function saidOf([across, up], { shown, hidden, why, sides, front }) {
   for (const [word, [, words]] of Object.entries(BARRED)) if (of(hidden, word)) told.push(`${count(of(hidden, word))} ${words}, without values to draw`);
   if (!shown.length) return `${told.join("; ")}.`;
   const aim = (name, side) => `${side > 0 ? "more" : "less"} ${name.replace(/ \[[^\]]*\]$/, "")}`;
-  const line = front ? ` The line is what nothing else beats (${aim(across, sides[0])}, ${aim(up, sides[1])}); its rows stand first in the table.`
+  const line = front ? ` The line is the Pareto front (${aim(across, sides[0])}, ${aim(up, sides[1])}); its rows stand first in the table.`
     : sides[0] && sides[1] && across !== up ? " No line: no row may stand on it." : " No line: not both have a better end.";
   return `${told.join("; ")}.${line}`;
 }
@@ -131,7 +141,7 @@ function sweepCloud({ groups, front, step, x, y, shown }, across, about) {
   const flat = (each) => { const found = new Float64Array(2 * each.length); each.forEach((row, place) => { found[2 * place] = x[row]; found[2 * place + 1] = y[row]; }); return found; };
   const dots = ({ rows, ring, tint }) => {
     const hollow = ring && (!many || rows.length <= RINGS), large = many && !hollow;
-    const style = hollow ? { color: "transparent", borderColor: colour(tint), borderWidth: 1.5 } : { color: colour(tint), opacity: many ? (ring ? 0.25 : 0.5) : 0.8 };
+    const style = hollow ? { color: "transparent", borderColor: shaded(tint), borderWidth: 1.5 } : { color: shaded(tint), opacity: many ? (ring ? 0.25 : 0.5) : 0.8 };
     return { type: "scatter", name: "rows", dimensions: ["x", "y"], data: flat(rows), symbolSize: large ? 3.5 : 8, itemStyle: style, z: ring && !(many && hollow) ? 2 : 3, progressive: 0, large, largeThreshold: 1 };
   };
   const line = { type: "line", step, data: front.map((row) => [x[row], y[row]]), symbol: "none", silent: true, lineStyle: { color: colour("ink"), width: 1.6 }, z: 4 };

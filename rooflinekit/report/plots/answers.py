@@ -68,7 +68,7 @@ def timeline(outcome: Outcome, theme: Theme) -> Picture:
     figure, panels = frame.panels(7.2, 4.2, 3, ncols=1)
     rows = pd.DataFrame(outcome.timeline, columns=["time_s", "replica", "queue", "batch", "prompts", "kv_use"])
     shown = {"queue": ("requests\nwaiting", theme.ink), "batch": ("sequences\ndecoding", theme.ink),
-             "kv_use": ("cache\nin use", theme.tint("KV"))}  # fmt: skip
+             "kv_use": ("cache\nin use", theme.tint("cache"))}  # fmt: skip
     replicas = list(rows.groupby("replica"))
     for panel, (column, (title, color)) in zip(panels, shown.items(), strict=True):
         for number, (replica, part) in enumerate(replicas):

@@ -19,7 +19,7 @@ PICTURES: Mapping[str, Mapping[str, str]] = {
                  "memory": "steps.memory", "energy": "roofline.energy_roofline", "request": "request.request",
                  "lanes": "load.lanes", "over-load": "load.over_load"},
     "DataFrame": {"batch": "sweeps.batch_sweep", "context": "sweeps.context_sweep", "load": "sweeps.load_sweep",
-                  "pareto": "sweeps.pareto"},
+                  "pareto": "sweeps.pareto", "interactivity": "sweeps.interactivity_table"},
     "Outcome": {"percentiles": "answers.percentiles", "timeline": "answers.timeline",
                 "request": "request.request"},
     "Levers": {"elasticities": "answers.elasticities", "moves": "answers.moves"},
@@ -36,7 +36,8 @@ def plot(result: Any, kind: str | None = None, theme: str = "light") -> Picture:
     Args:
         result: an `Estimate` (roofline, time, bytes, memory, energy; of a load also request,
             lanes, over-load), a table of `sweep` or
-            `estimate_frame` (batch, context, load, pareto), an `Outcome` of `simulate` (percentiles, timeline,
+            `estimate_frame` (batch, context, load, pareto, interactivity), an `Outcome` of `simulate` (percentiles,
+            timeline,
             request), `Levers` (elasticities, moves), a `TraceAnswer` (hit-rate), a plan over time (hours), or a list of
             estimates of one model (intensity).
         kind: which picture; the first of those by default.

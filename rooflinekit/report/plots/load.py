@@ -42,7 +42,7 @@ def lanes(answer: Estimate, theme: Theme) -> Picture:
     counted = np.flatnonzero(done.counted)
     middle = counted[len(counted) // 2 :][:_LANES]
     start = float(done.sent[middle].min())
-    colors = {"waits": theme.tint("overhead"), "prompt": theme.tint("compute"), "answer": theme.tint("weights")}
+    colors = {"waits": theme.tint("engine"), "prompt": theme.tint("prefill"), "answer": theme.tint("decode")}
     ends = (done.sent, done.begun, done.first, done.end)
     for name, left, right in zip(colors, ends[:-1], ends[1:], strict=True):
         widths = np.maximum(right[middle] - left[middle], 0.0)
@@ -52,7 +52,7 @@ def lanes(answer: Estimate, theme: Theme) -> Picture:
     axes.grid(False, axis="y")
     legend(axes, handles=[Patch(color=color, label=name) for name, color in colors.items()])
     first = 1e3 * done.ttft
-    beside.hist(first, bins=_BINS, color=theme.tint("compute"), gid="first tokens")
+    beside.hist(first, bins=_BINS, color=theme.tint("prefill"), gid="first tokens")
     marks = {name: 1e3 * found.quantile("ttft", share) for name, share in (("P50", 0.5), ("P95", 0.95))}
     for name, value in marks.items():
         beside.axvline(value, color=theme.ink, lw=1.0, ls="--" if name == "P95" else "-", gid=name)
@@ -82,7 +82,7 @@ def over_load(answer: Estimate, theme: Theme) -> Picture:
     for axes, metric, goal in ((first, "ttft", asked.ttft), (token, "tpot", asked.tpot)):
         for name, share, dashes in (("P50", 0.5, "-"), ("P95", 0.95, "--")):
             values = [1e3 * each.quantile(metric, share) for each in plays]
-            axes.plot(loads, values, color=theme.tint("compute" if metric == "ttft" else "weights"), ls=dashes,
+            axes.plot(loads, values, color=theme.tint("prefill" if metric == "ttft" else "decode"), ls=dashes,
                       label=name, gid=f"{metric} {name}")  # fmt: skip
         if goal is not None:
             axes.axhline(1e3 * goal, color=theme.soft, lw=0.8, gid=f"objective {metric}")

@@ -48,14 +48,14 @@ def request(answer: Estimate | Outcome, theme: Theme) -> Picture:
 
 def _whole(axes: Axes, found: Request, theme: Theme) -> None:
     """The first token, and a slice for each token after it, of which the pale end is what prompts of others add."""
-    axes.barh(0, found.ttft, color=theme.tint("compute"), height=0.8, gid="first token")
+    axes.barh(0, found.ttft, color=theme.tint("prefill"), height=0.8, gid="first token")
     count = min(found.tokens, _MOST)
     each = (found.e2e - found.ttft) / max(count, 1)
     starts = [found.ttft + each * number for number in range(count)]
     share = found.token.get("prompts", 0.0) / (found.tpot or 1.0)
-    axes.bar(starts, 0.8, each * (1.0 - share), -0.4, align="edge", color=theme.tint("weights"), lw=0)
+    axes.bar(starts, 0.8, each * (1.0 - share), -0.4, align="edge", color=theme.tint("decode"), lw=0)
     ends = [start + each * (1.0 - share) for start in starts]
-    axes.bar(ends, 0.8, each * share, -0.4, align="edge", color=theme.paler(theme.tint("compute"), 1), lw=0)
+    axes.bar(ends, 0.8, each * share, -0.4, align="edge", color=theme.paler(theme.tint("prefill"), 0.3), lw=0)
     _dressed(axes, found.e2e)
     axes.set_xlabel("")
 
@@ -63,7 +63,7 @@ def _whole(axes: Axes, found: Request, theme: Theme) -> None:
 def _bar(axes: Axes, parts: Mapping[str, float], names: Mapping[str, Part], title: str, theme: Theme) -> None:
     """One bar in its parts, named above it."""
     whole, left, handles = sum(parts.values()), 0.0, []
-    for part, (name, tint, _) in names.items():
+    for part, (tint, _, name) in names.items():
         time = parts.get(part, 0.0)
         if time < LEAST * whole or not time:
             continue

@@ -17,7 +17,7 @@ from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.numeric import Array
 from rooflinekit.model.types.units import format_rate
-from rooflinekit.report.palette import CAUSES
+from rooflinekit.report.look import BYTES, QUANTITIES, SHAPES, quantity_of
 from rooflinekit.report.plots.labels import Label, along, end_labels, place
 from rooflinekit.report.plots.style import Frame, Picture, Theme, decades, headed, powers_of_two, scale_text, source_of
 from rooflinekit.specs.calibration.last_cache import LastCache
@@ -25,19 +25,18 @@ from rooflinekit.specs.calibration.last_cache import LastCache
 _SMALL = 0.005  # of a step's time: less is not drawn
 _NAMED = 0.03
 _NEAR = 0.14  # decades within which points share a label
-_SHAPES = {"prefill": "s", "decode": "o"}
 
 
 @dataclass(frozen=True)
 class Point:
-    """A kernel: FLOP per byte, FLOP per second, share of its step's time."""
+    """A kernel: FLOP per byte, FLOP per second, share of its step's time, and the quantity that takes most of it."""
 
     step: str
     name: str
     intensity: float
     rate: float
     share: float
-    cause: str
+    quantity: str
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ def points(estimate: Estimate) -> list[Point]:
     """Kernels that do arithmetic and take at least half a percent of their step's time, largest first."""
     found = [
         Point(name, kernel.name, kernel.intensity, kernel.flops / kernel.time_us * 1e6,
-              kernel.time_us / 1e3 / step.time_ms, kernel.bound)
+              kernel.time_us / 1e3 / step.time_ms, quantity_of(kernel))
         for name, step in _steps(estimate) for kernel in step.kernels
         if kernel.intensity and kernel.time_us > _SMALL * step.time_ms * 1e3
     ]  # fmt: skip
@@ -81,8 +80,8 @@ def _steps(estimate: Estimate) -> tuple[tuple[str, StepResult], ...]:
 
 
 def roofline(estimate: Estimate, theme: Theme) -> Picture:
-    """FLOP/s over FLOP/B, log-log; area is share of the step's time, colour what limits it."""
-    frame = headed("Roofline: what limits each kernel", estimate, theme)
+    """FLOP/s over FLOP/B, log-log; area is share of the step's time, hue the quantity that takes most of it."""
+    frame = headed("Roofline: rate of each kernel", estimate, theme)
     figure, (axes,) = frame.panels(7.2, 4.6)
     roofs, marks = Roofs.of(estimate), points(estimate)
     used = {kernel.dtype for _, step in _steps(estimate) for kernel in step.kernels if kernel.flops}
@@ -92,15 +91,15 @@ def roofline(estimate: Estimate, theme: Theme) -> Picture:
     for mark in marks:
         _scatter(axes, mark, mark.rate, theme)
     whole = _whole_steps(axes, estimate, theme)
-    _legend(axes, {mark.cause for mark in marks}, theme)
+    _legend(axes, {mark.quantity for mark in marks}, theme)
     _draw_roofs(axes, roofs, peaks, theme)
     place(axes, [*_names(marks, theme), *whole])
     return Picture("roofline", frame.title, _description(estimate, ridge), figure, theme)
 
 
 def _scatter(axes: Axes, mark: Point, y: float, theme: Theme) -> None:
-    axes.scatter(mark.intensity, y, s=12 + 300 * mark.share, marker=_SHAPES[mark.step], color=theme.tint(mark.cause),
-                 edgecolors=theme.ink, linewidths=0.6, zorder=3, gid=f"{mark.step}-{mark.name}")  # fmt: skip
+    axes.scatter(mark.intensity, y, s=12 + 300 * mark.share, marker=SHAPES[mark.step][0], edgecolors=theme.ink,
+                 color=theme.tint(mark.quantity), linewidths=0.6, zorder=3, gid=f"{mark.step}-{mark.name}")  # fmt: skip
 
 
 def _axes(axes: Axes, marks: Sequence[Point], roofs: Roofs, peak: float) -> None:
@@ -183,15 +182,16 @@ def _names(marks: Sequence[Point], theme: Theme) -> Iterator[Label]:
         yield Label(words, first.intensity, first.rate, theme.ink, 6.5)
 
 
-def _legend(axes: Axes, causes: set[str], theme: Theme, whole: bool = True) -> None:
+def _legend(axes: Axes, quantities: set[str], theme: Theme, whole: bool = True) -> None:
     def mark(shape: str, fill: str, words: str, size: float = 6) -> Line2D:
         return Line2D([], [], ls="", marker=shape, ms=size, mfc=fill, mec=theme.ink, mew=0.6, label=words)
 
-    entries = [mark("s", theme.paper, "prefill kernel"), mark("o", theme.paper, "decode kernel")]
+    entries = [mark(shape, theme.paper, f"{phase} kernel") for phase, (shape, _) in SHAPES.items()]
     entries += [mark("*", theme.paper, "whole step", 9)] if whole else []
     if _sent(axes):
         entries += [mark("D", theme.tint("network"), "whole step, per byte sent", 5)]
-    entries += [mark("o", theme.tint(cause), f"limited by {cause}") for cause in CAUSES if cause in causes]
+    entries += [mark("o", theme.tint(each), f"reads {name}" if each in BYTES else name)
+                for each, name in QUANTITIES.items() if each in quantities]  # fmt: skip
     axes.legend(handles=entries, loc="lower left", bbox_to_anchor=(1.0, 0.0), fontsize=6.5, handletextpad=0.2,
                 title="area: share of the step", title_fontsize=6.5, labelspacing=0.35, alignment="left")  # fmt: skip
 
@@ -230,7 +230,7 @@ def energy_roofline(estimate: Estimate, theme: Theme) -> Picture:
     axes.set_ylabel("energy of a FLOP, the board included [J]")
     decades(axes.xaxis, scale_text)
     decades(axes.yaxis, lambda joules: f"{joules * 1e12:g} pJ")
-    _legend(axes, {mark.cause for mark, _ in marks}, theme, whole=False)
+    _legend(axes, {mark.quantity for mark, _ in marks}, theme, whole=False)
     place(axes, [replace(label, y=joules) for mark, joules in marks for label in _names([mark], theme)])
     least = min(float(line[-1]) for line in lines.values())
     words = f"Energy roofline of {estimate.model} on {estimate.gpu}: a FLOP takes {least * 1e12:.2g} pJ at the least."

@@ -26,7 +26,7 @@ from rooflinekit.decision.sensitivity.levers import Levers
 from rooflinekit.estimation.results import Estimate
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.report.document import degrees, tokens_in
-from rooflinekit.report.palette import CLASSES, PALETTES, SERIES
+from rooflinekit.report.look import PALETTES, SERIES
 from rooflinekit.simulation.outcome import Outcome
 from rooflinekit.specs.writing import check_target, write_whole
 
@@ -50,25 +50,25 @@ class Theme:
     palette: Mapping[str, str]
 
     def tint(self, name: str) -> str:
-        """The colour of a class of bytes or a cause of time.
+        """The hue of a quantity, of a phase or of an accelerator.
 
-        >>> THEMES["light"].tint("KV") == THEMES["light"].palette["cache"]
-        True
+        >>> THEMES["light"].tint("cache")
+        '#a34115'
         """
-        return self.palette[CLASSES.get(name, name)]
+        return self.palette[name]
 
     @property
     def series(self) -> tuple[str, ...]:
         """Colours of lines, in their order."""
         return tuple(map(self.tint, SERIES))
 
-    def paler(self, color: str, steps: int) -> str:
-        """A colour some steps nearer to the paper, where it still stands out.
+    def paler(self, color: str, share: float) -> str:
+        """A colour some of the way nearer to the paper.
 
-        >>> THEMES["light"].paler("#000000", 0), THEMES["light"].paler("#000000", 2)
+        >>> THEMES["light"].paler("#000000", 0.0), THEMES["light"].paler("#000000", 0.6)
         ('#000000', '#999999')
         """
-        return _mixed(color, self.paper, min(0.3 * steps, 0.6))
+        return _mixed(color, self.paper, share)
 
     def on(self, fill: str) -> str:
         """The one of paper and ink that is better to read on a fill.

@@ -15,12 +15,24 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
+from rooflinekit.decision.sweeping.interactivity import compared, interactivity
 from rooflinekit.decision.sweeping.pareto import FAILED, OVERLOADED, pareto_front, parse_goals, runs, why_not
 from rooflinekit.estimation.frames import INPUT_COLUMNS
 from rooflinekit.model.types.errors import InputError
-from rooflinekit.report.palette import SERIES
+from rooflinekit.report.document import three
+from rooflinekit.report.look import SERIES, hues_of, shades
 from rooflinekit.report.plots.labels import Label, end_labels, place
-from rooflinekit.report.plots.style import TITLE, Frame, Picture, Theme, decades, powers_of_two, scale_text, shortened
+from rooflinekit.report.plots.style import (
+    TITLE,
+    Frame,
+    Picture,
+    Theme,
+    decades,
+    label_ticks,
+    powers_of_two,
+    scale_text,
+    shortened,
+)
 
 _MOST = len(SERIES)  # lines that can be told apart
 _WIDE = 2.0  # of the largest over the least: beyond, an axis is logarithmic
@@ -49,7 +61,11 @@ def kinds_of(table: pd.DataFrame) -> list[str]:
     kinds = [kind for kind, names in _COUNTS.items() if (kind == "load" or "tpot_ms" in table)
              and any(0 < _lines(table, name) <= _MOST for name in names)]  # fmt: skip
     both = {"output_tok_s_per_user", "output_tok_s_per_gpu"} <= set(table.columns)
-    return [*kinds, "pareto"] if both and len(answered(table)) > 1 else kinds
+    if both and len(answered(table)) > 1:
+        kinds.append("pareto")
+        by = compared(table)
+        kinds += ["interactivity"] if by and interactivity(table, by).shape > (1, 1) else []
+    return kinds
 
 
 def left_out(table: pd.DataFrame) -> list[str]:
@@ -126,15 +142,20 @@ def curves(table: pd.DataFrame, axis: str) -> list[Curve]:
 
 
 def tints(lines: Sequence[Curve], theme: Theme) -> list[str]:
-    """A colour for each line: a hue for each accelerator where they differ, paler for each further line of the same."""
-    if len(lines) == 1:
-        return [theme.ink]
-    kinds = hues(lines)
-    colors = dict(zip(dict.fromkeys(kinds), theme.series, strict=False))
-    return [theme.paler(colors[kind], kinds[:place].count(kind)) for place, kind in enumerate(kinds)]
+    """A colour for each line: the hue of its accelerator where they differ, paler for each further line of that hue."""
+    return [theme.ink] if len(lines) == 1 else shaded(kinds(lines), theme)
 
 
-def hues(lines: Sequence[Curve]) -> list[str]:
+def shaded(names: Sequence[str], theme: Theme) -> list[str]:
+    """A colour for each name: of an accelerator the hue of its generation, of others the next that is free."""
+    known = hues_of(dict.fromkeys(names))
+    free = iter([hue for hue in SERIES if hue not in known.values()] + [*SERIES] * len(names))
+    given = {name: known.get(name) or next(free) for name in dict.fromkeys(names)}
+    hues = [given[name] for name in names]
+    return [theme.paler(theme.tint(hue), share) for hue, share in zip(hues, shades(hues), strict=True)]
+
+
+def kinds(lines: Sequence[Curve]) -> list[str]:
     """What gives each line its hue: its accelerator where they differ."""
     gpus = [str(line.rows["gpu"].iloc[0]) if "gpu" in line.rows else "" for line in lines]
     return gpus if len(set(gpus)) > 1 else [line.label for line in lines]
@@ -387,10 +408,10 @@ def _load_words(lines: Sequence[Curve], axis: str) -> str:
 
 
 def pareto(table: pd.DataFrame, theme: Theme) -> Picture:
-    """Best trade-offs of a user's speed and a GPU's throughput: the front, its deployments in colour, the rest grey.
+    """Best trade-offs of a user's speed and a GPU's throughput: a front for each accelerator, the rest thin and grey.
 
-    Of many deployments those with most of the front have colours and names; numbers along it are the batch or the load.
-    What misses the objective for the time per token is shaded.
+    Fronts that share most with that of all have hues, and names at their ends; numbers along them are the batch or the
+    load. What misses the objective for the time per token is shaded.
     """
     frame = frame_of("Best trade-offs (Pareto front)", table, theme)
     goals = parse_goals("tok_s_user:tok_s_gpu")
@@ -400,36 +421,76 @@ def pareto(table: pd.DataFrame, theme: Theme) -> Picture:
     counts = (name for name in ("batch", "concurrency", "rate") if name in rows)
     axis = next((name for name in counts if rows[name][holds].nunique() > 1), "")
     found = [Curve(label, part.sort_values(x)) for label, part in _groups(rows[holds], axis)]
-    best = sorted(found, key=lambda line: -line.rows.index.isin(front.index).sum())[:_MOST]
-    named = found if len(found) <= 2 * _MOST and len(hues(found)) <= _MOST else best
+    of = dict[str, list[pd.DataFrame]]()
+    for line, kind in zip(found, kinds(found), strict=True):
+        of.setdefault(kind, []).append(line.rows)
+    fronts = {kind: pareto_front(pd.concat(parts), goals).sort_values(x) for kind, parts in of.items()}
+    ranked = sorted(fronts, key=lambda kind: -fronts[kind].index.isin(front.index).sum())
+    named = [kind for kind in fronts if kind in ranked[:_MOST]]
     figure, (axes,) = frame.panels(7.2, 4.6)
     for line in found:
-        axes.plot(line.rows[x], line.rows[y], color=theme.soft, lw=0.7, marker="o", ms=2, alpha=0.45)
-    for line, color in zip(named, tints(named, theme), strict=True):
-        own = line.rows[line.rows.index.isin(front.index)]
-        axes.plot(line.rows[x], line.rows[y], color=color, lw=0.9, marker="o", ms=2.5, gid=f"line {line.label}")
-        axes.plot(own[x], own[y], color=color, lw=0, marker="o", ms=5.5, gid=f"best {line.label}")
+        axes.plot(line.rows[x], line.rows[y], color=theme.soft, lw=0.5, marker="o", ms=1.5, alpha=0.4)
+    colors = dict(zip(named, shaded(named, theme) if len(named) > 1 else [theme.ink] * len(named), strict=True))
+    for kind, color in colors.items():
+        axes.plot(fronts[kind][x], fronts[kind][y], color=color, lw=1.6, marker="o", ms=4, gid=f"front {kind}")
     axes.plot(rows[x][~holds], rows[y][~holds], ls="", marker="o", ms=4, mfc="none", mec=theme.soft, alpha=0.7,
               mew=0.8, gid="barred")  # fmt: skip
-    axes.plot(front[x], front[y], color=theme.ink, lw=1.4, marker="o", ms=6, mfc="none", mew=0.8, gid="front")
+    axes.plot(front[x], front[y], color=theme.ink, ls="", marker="o", ms=6.5, mfc="none", mew=1.0, gid="front")
     goals_ms = [*pd.to_numeric(table["tpot"], errors="coerce").dropna().unique()] if "tpot" in table else []
     if len(goals_ms) == 1 and len(front):  # all rows have the same objective
         axes.axvspan(axes.get_xlim()[0], 1e3 / float(goals_ms[0]), color=theme.soft, alpha=0.15, lw=0, gid="missed")
     axes.set(xscale="log", yscale="log", xlabel="output of one user [tok/s]", ylabel="output of one GPU [tok/s]")
     for each in (axes.xaxis, axes.yaxis):
         decades(each, scale_text)
-    told = ["", "line: the front"] + ([f"numbers: {_UNITS.get(axis, 'requests a second')}"] if axis and named else [])
-    told += [f"grey: {len(found) - len(named)} others"] if len(found) - len(named) > _MOST else []
-    told += ["rings: " + " or ".join(dict.fromkeys(why_not(rows)[~holds]))] if not holds.all() else []
+    told = ["", "black rings: best of all"] + ([f"numbers: {_UNITS.get(axis, 'requests a second')}"] if axis else [])
+    told += [f"without a name: {len(fronts) - len(named)} others"] if len(fronts) > len(named) else []
+    told += ["grey rings: " + " or ".join(dict.fromkeys(why_not(rows)[~holds]))] if not holds.all() else []
     said = "; ".join(told)
     axes.set_title(f"{shortened(frame.subject, max(TITLE - len(said), 20))}{said}")
-    ends = [(line, color, line.rows.iloc[-1]) for line, color in zip(named, tints(named, theme), strict=True)]
-    others = [line for line in found if line not in named]
-    ends += [(line, theme.soft, line.rows.iloc[-1]) for line in others if len(others) <= _MOST]
-    labels = [Label(line.label, float(row[x]), float(row[y]), theme.legible(color), lead=color)
-              for line, color, row in ends if line.label]  # fmt: skip
-    step = -(-len(front) // _LABELLED) if len(front) else 1
-    place(axes, labels + [Label(f"{row[axis]:g}", float(row[x]), float(row[y]), theme.ink, 6.0)
-                          for _, row in front.iloc[::step].iterrows() if axis])  # fmt: skip
+    ends = ((kind, color, fronts[kind].iloc[-1]) for kind, color in colors.items() if kind)
+    labels = [Label(kind, float(row[x]), float(row[y]), theme.legible(color), lead=color) for kind, color, row in ends]
+    for kind, color in colors.items() if axis else ():
+        own = fronts[kind]
+        best = own[own.index.isin(front.index)]
+        marked = own.iloc[:: -(-len(own) // _LABELLED)] if best.empty else best.iloc[:: -(-len(best) // _LABELLED)]
+        labels += [Label(f"{row[axis]:g}", float(row[x]), float(row[y]), theme.legible(color), 6.0)
+                   for _, row in marked.iterrows()]  # fmt: skip
+    place(axes, labels)
     words = f"{len(front)} of {len(rows)} rows are on the front of {_TITLES[y]} and speed of a user."
     return Picture("pareto", frame.title, words, figure, theme)
+
+
+_HIGH, _CELL = 0.21, 1.1  # inch: a row and a column of the table
+
+
+def interactivity_table(table: pd.DataFrame, theme: Theme) -> Picture:
+    """The best throughput of a GPU by the speed of each user; the best of a row is filled, the others over the first.
+
+    Raises InputError where fewer than two accelerators, or other choices, are compared.
+    """
+    by = compared(table)
+    found = interactivity(table, by)
+    if len(found.columns) < 2 or not len(found):
+        raise InputError("nothing to draw: interactivity takes two accelerators, or two values of another choice")
+    names = [*map(str, found.columns)][:_MOST]
+    frame = frame_of("Interactivity: best tokens/s of one GPU by tokens/s of each user", table, theme)
+    figure, (axes,) = frame.panels(1.6 + _CELL * len(names), 1.3 + _HIGH * len(found))
+    colors = shaded(names, theme)
+    for row, (speed, cells) in enumerate(found[found.columns[: len(names)]].iterrows()):
+        best = cells.max()
+        for column, (cell, color) in enumerate(zip(cells, colors, strict=True)):
+            if np.isnan(cell):
+                continue
+            ratio = f"  x {cell / cells.iloc[0]:.2f}" if column and not np.isnan(cells.iloc[0]) else ""
+            if cell == best:
+                axes.barh(row, 0.96, left=column - 0.48, height=0.9, color=color, lw=0, gid=f"best {speed:g}")
+            axes.text(column, row, f"{three(float(cell))}{ratio}", ha="center", va="center", fontsize=7,
+                      color=theme.on(color) if cell == best else theme.ink)  # fmt: skip
+    axes.set(xlim=(-0.5, len(names) - 0.5), ylim=(len(found) - 0.5, -0.5))
+    axes.grid(visible=False)
+    axes.xaxis.set_ticks_position("top")
+    label_ticks(axes.xaxis, names)
+    label_ticks(axes.yaxis, [f"from {speed:g} tok/s" for speed in found.index])
+    top = found.iloc[0]
+    words = f"At {found.index[0]:g} tokens/s of each user {top.idxmax()} is best: {three(float(top.max()))} of one GPU."
+    return Picture("interactivity", frame.title, words, figure, theme)

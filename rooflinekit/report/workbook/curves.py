@@ -162,7 +162,7 @@ def write_curves(book: Book, inputs: Inputs, offers: Offers, chosen: Mapping[str
     )
     sheet = book.sheet("Curves", "Curves of load", note)
     sheet.page.set_column(0, len(Rung._fields) + len(_HOLDS), 13)
-    between = book.sheet("Between", "Places between rungs", "Where each rate stands on its curve of sheet Curves.")
+    between = book.sheet("Between", "Places between rungs", "Place of each rate on its curve of sheet Curves.")
     heads = ("of", _HEADS[0], "rung below", "share of the way", *_HEADS[1:], "probability of the objectives")
     between.heads(_HEAD, heads, (0,))
     between.widths(40, *[13] * (len(heads) - 1))

@@ -96,7 +96,7 @@ _ENDS = (("low", "90 % interval, from", ""), ("high", "90 % interval, to", ""),
 _MEMORY = (
     ("weight", "Weights", "1 GB = 1,000,000,000 bytes"), ("kv", "KV cache of the batch", ""),
     ("activation", "Activation peak", ""), ("overhead", "CUDA, graphs, NCCL", ""), ("total", "Together", ""),
-    ("capacity", "Capacity", ""), ("kv_pool", "Pool for the cache", "what the engine sets aside"),
+    ("capacity", "Capacity", ""), ("kv_pool", "Pool for the cache", "set aside by the engine"),
     ("needed", "Needed", "to run the batch; or what the engine reserves to start"), ("available", "Available", ""),
 )  # fmt: skip
 
