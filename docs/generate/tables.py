@@ -64,10 +64,12 @@ def _options(words: str) -> str:
     own = {name: row for name, row in options.items() if name not in same}
     if len(same) < 5:
         own, same = options, {}
-    parts = ["\n".join(_rows(own))] if own else []
+    parts = [_coded(command.help), *(["\n".join(_rows(own))] if own else [])]
     if same:
         names = ", ".join(f"`{_flag(name)}`" + (f", `-{row.short}`" if row.short else "") for name, row in same.items())
-        parts.append(f"and as in `estimate`: {names}.")
+        parts.append(f"As in `estimate`: {names}.")
+    if above:
+        parts.append("Also `--format`, `--out`, `--force`.")
     return "\n\n".join(parts)
 
 
@@ -96,8 +98,11 @@ def _meaning(row: Option) -> str:
     unit = f" [{row.unit}]" if row.unit in ("ms", "tokens", "1/s") else ""
     also = "".join(f"; also `{_flag(old)}`" for old in row.also)
     text = row.help.rstrip(".").replace("|", "\\|").replace("<", "\\<")
-    marked = re.sub(r"(--[a-z][a-z-]+)", r"`\1`", text)
-    return f"{marked}{unit}{also}"
+    return f"{_coded(text)}{unit}{also}"
+
+
+def _coded(text: str) -> str:
+    return re.sub(r"(?<!`)(--[a-z][a-z-]+)", r"`\1`", text)
 
 
 def _models() -> str:

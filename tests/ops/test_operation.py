@@ -79,7 +79,7 @@ class TestMetrics:
         assert math.isnan(read("rooflinekit_headroom_ratio"))
 
     def test_the_page_has_them_all(self) -> None:
-        page = TEXTS["docs/operations.md"]
+        page = TEXTS["docs/watch.md"]
         rows = re.findall(r"^\| `(rooflinekit_\w+)` \|([^|]*)\|", page, re.MULTILINE)
         assert {name: set(re.findall(r"`(\w+)`", labels)) for name, labels in rows} == OURS
         assert set(re.findall(r"^\| `([A-Z]\w+)` \|", page, re.MULTILINE)) == set(ROWS["alerts"])
