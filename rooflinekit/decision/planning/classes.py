@@ -328,7 +328,7 @@ def plan_classes(
     r"""The cheapest fleets for several classes of requests, pooled or separate.
 
     Args:
-        file: a YAML of classes by name, or a CSV with a column `name`; keys as in docs/plan-classes.md.
+        file: a YAML of classes by name, or a CSV with a column `name`; keys as in docs/plan.md.
         model: of classes that name none, a name or path.
         gpus: accelerators to choose from.
         slo: objectives of classes that say none.
