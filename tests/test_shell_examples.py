@@ -116,7 +116,7 @@ def folder(tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-LONG = {"docs/cli.md-5", "docs/cli.md-17", "docs/fit-back.md-0", "docs/plan.md-5"}  # plans and fits: ten seconds and more each
+LONG = {"docs/cli.md-5", "docs/cli.md-17", "docs/fit-back.md-0", "docs/plan.md-5"}  # ten seconds and more each
 
 
 @pytest.mark.parametrize(
