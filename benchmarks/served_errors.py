@@ -77,8 +77,7 @@ def report(folder: Path) -> str:
     said = f"{head['device']['name']}, {head['device']['cores']} cores; {head['server_version']}; {head['date']}"
     return "\n".join([
         "# A llama.cpp server on a CPU", "",
-        "Written by `python benchmarks/served_errors.py`; "
-        "[how it was measured](../docs/home.md#measure-a-server-of-your-own).", "",
+        "Written by `python benchmarks/served_errors.py`; [how](../docs/home.md#measure-a-server-of-your-own).", "",
         f"Measured: {said}. `{head['command']}`", "",
         f"Fitted to {_listed(SEEN)} users: at all others {_within(found, SEEN)}.",
         "ggml multiplies a single row by a kernel of its own, as fast as the weights are read. Two rows take more",
