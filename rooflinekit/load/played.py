@@ -83,7 +83,7 @@ class Sample:
         return float(self.values[-1]) if len(self.values) else 0.0
 
     def upto(self, value: float) -> int:
-        """How many are at most as large."""
+        """Number of values that are at most as large."""
         import numpy as np  # noqa: PLC0415 - as above
 
         return int(np.searchsorted(self.values, value, "right"))

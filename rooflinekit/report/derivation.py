@@ -112,7 +112,7 @@ def rows(found: Derivation) -> list[dict[str, Any]]:
 
 
 def ordered(node: Node) -> Node:
-    """The same with the terms of a sum from the largest on.
+    """Order the terms of a sum from the largest on.
 
     >>> terms = (Node("a", "small", 1.0, "s"), Node("b", "large", 2.0, "s"))
     >>> ordered(Node("x", "whole", 3.0, "s", "a + b", terms)).formula

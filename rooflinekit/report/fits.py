@@ -47,7 +47,7 @@ def _told(each: Fit) -> str:
 
 
 def _first(words: Sequence[str], label: str, width: int) -> list[str]:
-    """As many of the first words as two lines hold."""
+    """Take as many of the first words as two lines hold."""
     for count in range(len(words), 0, -1):
         made = wrapped("; ".join(words[:count]), " " * _LABEL, label, whole=True, width=width)
         if len(made) <= 2:

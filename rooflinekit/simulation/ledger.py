@@ -126,7 +126,7 @@ class Sketch:
         return self.total / self._count if self.count else math.nan
 
     def upto(self, value: float) -> int:
-        """How many are at most as long, to the resolution of the bins."""
+        """Number of durations that are at most as long, to the resolution of the bins."""
         self._sort()
         return sum(number for key, number in self._bins.items() if math.exp((key + 0.5) / _SCALE) <= value)
 
