@@ -23,7 +23,7 @@ from rooflinekit.model.operating_point import Predictor
 SHARES = (
     0.02, 0.15, 0.3, 0.42, 0.52, 0.61, 0.68, 0.74, 0.79, 0.83, 0.87, 0.9, 0.93, 0.95, 0.97,
 )  # fmt: skip
-"""Shares of the rate of a full engine: the rungs of an open loop."""
+"""Of the rate of a full engine: the rungs of an open loop."""
 
 _GROWS = 1.25  # users of a closed loop from one rung to the next
 
@@ -59,7 +59,7 @@ class LoadCurve:
 
     @property
     def closed(self) -> bool:
-        """True if users wait for their answers."""
+        """Whether users wait for their answers."""
         return self.asked.users is not None
 
     @cached_property
@@ -69,12 +69,12 @@ class LoadCurve:
 
     @cached_property
     def scene(self) -> Scene:
-        """Scene on which all loads are played."""
+        """What all loads are played on."""
         return scene_for(self.predictor, self.asked, self.scheduler, self.longest)
 
     @cached_property
     def loads(self) -> tuple[float, ...]:
-        """Loads of the rungs: requests a second, or users, of one replica."""
+        """Of the rungs: requests a second, or users, of one replica."""
         if not self.closed:
             return tuple(share * self.full for share in SHARES)
         rungs = [1]
@@ -158,6 +158,6 @@ class LoadCurve:
 
 
 def _share(left: float, over: float) -> float:
-    """Distance between two rungs at which a limit is reached, of which 1/left and 1/over are taken up there."""
+    """How far from one rung to the next a limit is reached, of which 1/left and 1/over are taken up there."""
     taken, beyond = 1.0 / left, 1.0 / over if over > 0.0 else math.inf
     return (1.0 - taken) / (beyond - taken) if math.isfinite(beyond) else 0.0

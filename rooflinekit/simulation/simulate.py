@@ -79,7 +79,7 @@ _PREFIX_TOKENS = 16  # granularity of a synthetic shared prefix
 
 @dataclass(frozen=True)
 class Setup(Scheduler):
-    """Setup with caches, pools and parts of a fleet."""
+    """The same with caches, pools and parts of a fleet."""
 
     swap: bool = False
     prefix_cache: bool = False
@@ -93,7 +93,7 @@ class Setup(Scheduler):
     cells: int = 1  #: parts of the fleet among which requests are dealt at random; the router knows one of them
 
     def of_cell(self, number: int) -> Setup:
-        """Part of one cell.
+        """What one cell has of it.
 
         Raises WorkloadError where cells would not be alike.
         """
@@ -109,7 +109,7 @@ class Setup(Scheduler):
 
 @dataclass(frozen=True)
 class Load:
-    """Load of a run: arrivals, and whether users wait for their answers.
+    """What is sent: arrivals, and whether users wait for their answers.
 
     typical, longest: mean and largest isl + osl, for the size of tables and of the cache. duration: the run ends then
     whatever is left [s].
@@ -132,7 +132,7 @@ class Load:
 
 
 class _Seen(NamedTuple):
-    """Observers of a run: its timeline, and callbacks for every step and for the number of ended requests."""
+    """What a run is seen by: its timeline, who sees every step, and who is told how many requests have ended."""
 
     timeline: Timeline | None = None
     watch: Watch | None = None
@@ -221,7 +221,7 @@ def _served(  # noqa: PLR0913, PLR0917 - as `serve`
 
 
 def _loop_plays(load: Load, setup: Setup) -> bool:
-    """True if the loop plays it: no blocks with content, no other memory, no pools, no end but that of the requests."""
+    """Whether the loop plays it: no blocks with content, no other memory, no pools, no end but that of the requests."""
     objects = load.sessions or load.keep or load.before or load.duration < math.inf or load.count > _IN_ARRAYS
     return not (objects or setup.swap or setup.prefix_cache or setup.prefill_replicas or setup.router not in LOOPED)
 
@@ -288,7 +288,7 @@ def _by_objects(  # noqa: PLR0913, PLR0917 - as `serve`
 def _said(  # noqa: PLR0913, PLR0917 - the scheduler and the cache of a run
     resolved: Resolved, setup: Setup, limits: Limits, block: int, blocks: int, notes: tuple[str, ...]
 ) -> dict[str, Any]:
-    """Fields of an `Outcome` besides its books."""
+    """What an `Outcome` says besides its books."""
     warnings = (*resolved.warnings, *notes)
     if setup.swap and not setup.host_gib:
         warnings += ("swap has no host memory: preempted requests were computed again; host_gib gives it some",)
@@ -458,7 +458,7 @@ def _notes(books: Books) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Question:
-    """Question about a load: one of rate, concurrency, arrivals and trace; a trace may have users.
+    """What is sent, as a user says it. Of rate, concurrency, arrivals and trace, one is given; a trace may have users.
 
     rate: Poisson arrivals [1/s], or with `cv` other than 1, gamma ones. arrivals: as `parse_process` reads it. trace:
     file, replayed `speed` times as fast; `clean` drops rows that cannot be trusted. shared_prefix: leading tokens that
@@ -486,7 +486,7 @@ class Question:
     tpot_ms: float | None = None
 
     def of_cell(self, number: int, cells: int) -> Question:
-        """Question for one cell: a part of a Poisson stream is one too; rows of a trace are dealt by `dealt`.
+        """What comes to one cell: a part of a Poisson stream is one too; rows of a trace are dealt by `dealt`.
 
         Raises WorkloadError for arrivals of which a part has another law, and where a cell would get none.
         """
@@ -731,7 +731,7 @@ _WITHOUT = {"isl": ("trace", "sessions"), "osl": ("trace",), "isl_cv": ("trace",
 
 
 def _idle(given: Mapping[str, Any], load: Load, setup: Setup) -> Iterator[str]:
-    """Options without effect here: they go with another option, or follow from one."""
+    """What was asked for and says nothing here: it goes with another option, or is told by one."""
     known = options_of(SimulationOptions)
     told = [name for name, value in given.items() if value != known[name].default]
     told += ["prefix_cache"] if setup.prefix_cache and "prefix_cache" not in told else []
@@ -756,7 +756,7 @@ def _asked(question: Question) -> dict[str, Any]:
 
 
 def _question(given: dict[str, Any]) -> Question:
-    """Read the question; a mean and its variation are a log-normal length."""
+    """What is sent; a mean and its variation are a log-normal length."""
     asked = {_NAMES.get(key, key): value for key, value in given.items() if _NAMES.get(key, key) in _QUESTION}
     for key, usual in WORKLOAD_KEYS.items():
         if key in ("isl", "osl"):
