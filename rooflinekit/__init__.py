@@ -1,4 +1,4 @@
-"""How fast, and how expensive, an LLM will be on a GPU, from first principles.
+"""Speed and cost of an LLM on a GPU, from first principles.
 
 >>> import rooflinekit as rk
 >>> e = rk.estimate("llama3-8b", "h100-sxm", batch=32, isl=2048, osl=256)
@@ -163,12 +163,12 @@ def __getattr__(name: str) -> object:
 
 
 def _html_of(answer: object) -> str:
-    """What a notebook shows of an answer; the report that writes it is imported only now."""
+    """HTML of an answer in a notebook; the report that writes it is imported only now."""
     return str(import_module("rooflinekit.report.answers").html_of(answer))
 
 
 def _text_of(answer: object) -> str:
-    """What `print` shows of an answer: the text of the command line."""
+    """Text that `print` shows of an answer: the text of the command line."""
     return str(import_module("rooflinekit.report.answers").text_of(answer))
 
 

@@ -103,7 +103,7 @@ class CommandGroup(TyperGroup):
 
 
 class AccuracyGroup(CommandGroup):
-    """Those of `accuracy`."""
+    """Commands below `accuracy`."""
 
     prefix = "accuracy "
 
@@ -156,7 +156,7 @@ def _width() -> int:
 
 
 def _columns(name: str, told: str) -> list[str]:
-    """What something is called, and beside it what it is."""
+    """Names in a column, and beside them their meanings."""
     first, *rest = wrap(told, _width() - _NAMES) or [""]
     lines = [f"  {name:<{_NAMES - 3}} {first}"] if len(name) <= _NAMES - 3 else [f"  {name}", f"{'':{_NAMES}}{first}"]
     return [*lines, *(f"{'':{_NAMES}}{line}" for line in rest)]

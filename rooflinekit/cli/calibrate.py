@@ -48,7 +48,7 @@ def _fit(paths: list[Path], to: Output, served: dict[str, Any]) -> int:
 
 
 def _of_steps(path: Path) -> bool:
-    """Whether a file holds an engine's whole steps and no kernels: they tell what the engine adds to its kernels."""
+    """True if a file holds an engine's whole steps and no kernels: they tell what the engine adds to its kernels."""
     from rooflinekit.evidence.kernel_fit.groups import ENGINE_STEP, SUFFIX, read_measurements
     from rooflinekit.evidence.kernel_fit.tables import OPERATIONS
     from rooflinekit.evidence.measured import is_of_harness

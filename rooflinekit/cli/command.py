@@ -31,7 +31,7 @@ _AS = Option(
 
 
 class Command:
-    """What stands behind one word of the command line."""
+    """A command: the function and options behind one word of the command line."""
 
     def __init__(
         self, function: Callable[..., int | None], arguments: Mapping[str, Argument], options: Mapping[str, Option]
@@ -86,7 +86,7 @@ class Command:
         return self.function(*free, to=Output(**written), **given) or 0
 
     def value(self, name: str, text: Any) -> Any:
-        """What the text of an option says; raises InputError for one that says nothing."""
+        """The value in the text of an option; raises InputError for one that says nothing."""
         option = self.options.get(name)
         if option is None or option.kind == "flag":
             return text

@@ -25,7 +25,7 @@ _ELSEWHERE = {
 
 
 def guarded(run: Callable[[], Any], commands: Iterable[str] = ()) -> tuple[Any, int]:
-    """What a run returns, and its exit code: 0, 1, 2, 3, 4 or 130; a failure is said in one line."""
+    """Run a function and return its result, and its exit code: 0, 1, 2, 3, 4 or 130; a failure is said in one line."""
     for stream in (sys.stdout, sys.stderr):  # a terminal that cannot print µ or – gets a question mark
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -47,7 +47,7 @@ def guarded(run: Callable[[], Any], commands: Iterable[str] = ()) -> tuple[Any, 
 
 
 def _place(error: OSError) -> str:
-    """What could not be read or written; a standard output that has not taken all of a text is left, for good."""
+    """The file that could not be read or written; a standard output that has not taken a whole text is left."""
     try:
         if error.filename is None and sys.stdout is not None:
             sys.stdout.flush()

@@ -16,7 +16,7 @@ def as_ctrl_c(number: int, frame: FrameType | None) -> None:
 
 
 def interrupted(error: BaseException | None) -> bool:
-    """Whether it is an interrupt, or was one: within a class that is being made, Python 3.11 raises RuntimeError."""
+    """True if it is an interrupt, or was one: within a class that is being made, Python 3.11 raises RuntimeError."""
     while error is not None and not isinstance(error, (KeyboardInterrupt, SystemExit)):
         error = error.__cause__ or error.__context__
     return isinstance(error, KeyboardInterrupt)

@@ -1,4 +1,4 @@
-"""Where a command's answer goes: the terminal, a pipe, or a file that is not there yet; and in which format."""
+"""Output of a command's answer: the terminal, a pipe, or a file that is not there yet; and in which format."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NARROWEST, _WIDEST = 60, 110  # columns of an answer in a terminal
 
 
 class Output(NamedTuple):
-    """How an answer is printed, where to, whether over a file that is there, and a folder for its pictures."""
+    """Format, file and overwriting of an answer, and a folder for its pictures."""
 
     format: str = "table"
     out: Path | None = None
@@ -87,7 +87,7 @@ def _columns(usual: int) -> int:
 
 
 def _in_colour() -> bool:
-    """Whether the standard output is a terminal of colours, and nobody has asked for none (no-color.org)."""
+    """True if the standard output is a terminal of colours, and nobody has asked for none (no-color.org)."""
     wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return wanted and sys.stdout is not None and sys.stdout.isatty()
 
@@ -155,7 +155,7 @@ def note(text: str, start: str = "rooflinekit: ") -> None:
 
 
 def brief(text: str) -> str:
-    """The same with the two ends alone of a very long name or value."""
+    """Shorten a very long name or value to its two ends."""
     return _LONG.sub(lambda hit: f"{hit[0][:120]}…{hit[0][-60:]}", text)
 
 

@@ -1,4 +1,4 @@
-"""How a line is answered: at once where it is plain, by way of typer where it needs explaining."""
+"""Answer a line: at once where it is plain, by way of typer where it needs explaining."""
 
 from __future__ import annotations
 

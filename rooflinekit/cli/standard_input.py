@@ -1,4 +1,4 @@
-"""What stands on standard input in place of a file that is called "-", so that a paste works."""
+"""Standard input in place of a file that is called "-", so that a paste works."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def pasted(files: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _suffix(data: bytes) -> str:
-    """What a file with this content would end in: readers of tables and of measurements go by it.
+    """The suffix of a file with this content: readers of tables and of measurements go by it.
 
     >>> _suffix(b'{"a": 1}'), _suffix(b"op,gpu,m"), _suffix(b"Mean TTFT (ms): 3")
     ('.json', '.csv', '.txt')

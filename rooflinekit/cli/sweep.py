@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _AXES = {name: row.axis() for table in (Accelerator, Scenario) for name, row in options_of(table).items()}
 _FIRST = ("gpu", "batch", "isl", "osl", "context", "concurrency", "rate")
 _ORDER = tuple(dict.fromkeys((*_FIRST, *_AXES)))
-"""Of columns, and of rows: pieces of one grid fit together in whichever order their options were written."""
+"""Order of columns and rows: pieces of one grid fit together in whichever order their options were written."""
 _SOURCE = Argument("Models, or a file of scenarios: .csv, .parquet, .xlsx, or - for CSV.", complete="model")
 
 
@@ -94,7 +94,7 @@ def _source(
 
 
 def _prices(names: Iterable[str], price: object) -> tuple[str, ...]:
-    """What a user should hear of prices by name: those that are not used, and of unlike terms."""
+    """Notes on prices by name: those that are not used, and of unlike terms."""
     from rooflinekit.decision.economics.price import quotes_of
     from rooflinekit.specs import load_accelerator
 

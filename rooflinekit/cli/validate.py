@@ -160,7 +160,7 @@ def _measure(place: Device, suite: str, model: str, minutes: float, recorder: Re
 
 
 def _said(place: Device, recorder: Recorder, ending: str, minutes: float, gpu: str | None) -> list[str]:
-    """What was written, what could not be measured and why, models beside their prediction, and what to do next."""
+    """Lines of a run: files, failures with their reasons, models beside their prediction, and the next commands."""
     from rooflinekit.evidence.kernel_fit.groups import read_measurements
     from rooflinekit.evidence.kernel_fit.tables import OPERATIONS
 
@@ -217,7 +217,7 @@ def _predicted(found: Measurements, gpu: str) -> list[str]:
 
 
 def _drift(found: Measurements) -> list[str]:
-    """What was timed every minute and did not take the same time throughout."""
+    """Lines on sentinels whose time drifted during the run."""
     times: dict[str, list[float]] = {}
     for row in found.of("sentinel"):
         times.setdefault(row["kind"], []).append(row["latency_us"])

@@ -1,4 +1,4 @@
-"""How `rooflinekit watch` looks at servers and files; the command stands in `answers`, and loads this when it runs."""
+"""Looks of `rooflinekit watch` at servers and files; the command stands in `answers`, and loads this when it runs."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _updated(watcher: Watcher, update: Path | None) -> int:
 
 
 def _intervals(addresses: Sequence[str], every: float, record: Path | None) -> Iterator[list[Interval]]:
-    """What happens between looks at all servers.
+    """Intervals between looks at all servers.
 
     All must answer the first look. Later, one that gives no metrics is said, and the others go on.
     """
@@ -258,7 +258,7 @@ class _Tail:
         return [rest.decode("utf-8", "replace")] if rest.strip(b"\0\r ") else []
 
     def _opens(self) -> bool:
-        """Whether there is a file, which is open then. What cannot be opened is said, and tried again."""
+        """True if there is a file, which is open then. What cannot be opened is said, and tried again."""
         if not self.path.exists():
             return False
         try:
@@ -270,20 +270,20 @@ class _Tail:
         return self._file is not None
 
     def _named(self, file: BinaryIO) -> bool:
-        """Whether the file still has its name, or nothing else has it."""
+        """True if the file still has its name, or nothing else has it."""
         try:
             return os.path.samestat(os.fstat(file.fileno()), self.path.stat())
         except OSError:
             return False
 
     def _cut(self, file: BinaryIO) -> bool:
-        """Whether the file was cut since it was read."""
+        """True if the file was cut since it was read."""
         begin = os.pread(file.fileno(), len(self._begin), 0)
         return begin != self._begin or os.fstat(file.fileno()).st_size < file.tell()
 
 
 def _spans(path: Path, lines: Iterator[str]) -> Iterator[Mapping[str, Any]]:
-    """What JSON lines hold; others are left out, and said."""
+    """Spans in JSON lines; others are left out, and said."""
     lost = 0
     for line in filter(str.strip, lines):
         try:
@@ -318,7 +318,7 @@ def _followed(paths: Sequence[Path], every: float) -> Iterator[list[Interval]]:
 
 
 def _exporter(port: int) -> Callable[[Watched], None]:
-    """What takes a new answer, and serves it as metrics."""
+    """A function that takes a new answer, and serves it as metrics."""
     from rooflinekit.ops.operation import exporter
 
     return exporter(port)

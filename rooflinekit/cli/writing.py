@@ -70,7 +70,7 @@ _OFFERED = ("model", "gpu", "tp", "pp", "ep", "dp", "cp", "microbatches", "weigh
 _STARTS = ("requests", "ttft", "tpot", "batch", "isl", "osl", "cached", "users", "rate", "peak", "headroom", "price",
            "burstiness", "isl_cv", "osl_cv")  # fmt: skip
 _NAMES = {"model": "models", "gpu": "gpus", "requests": "requests_per_hour", "ttft": "ttft_ms", "tpot": "tpot_ms"}
-"""What the workbook calls what options have another name for."""
+"""Names of options in the workbook where they differ."""
 _SHOWN = 3  # reasons that are printed; the sheet Notes has all
 
 

@@ -1,1 +1,1 @@
-"""What to buy, change, launch or sweep: costs, levers, commands, grids and plans."""
+"""Purchases, changes, launches and sweeps: costs, levers, commands, grids and plans."""

@@ -20,7 +20,7 @@ from rooflinekit.specs import load_accelerator, names
 _HOST = (1, 2, 4, 8)  # accelerators of a host that are tried
 _NARROWER = (Dtype.FP8, Dtype.INT4)
 HOLDS = ("fits", "narrower", "too small")
-"""As asked; with narrower weights; not in one host."""
+"""Kinds of fit: as published; with narrower weights; not in one host."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Fit:
 
     @property
     def option(self) -> str:
-        """What the command line says for it."""
+        """Option of the command line for this fit."""
         words = [f"--gpu {self.gpu}", *([f"--tp {self.tp}"] if (self.tp or 1) > 1 else [])]
         return " ".join([*words, *([f"--weights {self.weights}"] if self.weights else [])])
 
@@ -56,7 +56,7 @@ class FitsOn(Tabled):
     fits: tuple[Fit, ...]
 
     def of(self, holds: str) -> list[Fit]:
-        """Those of a kind."""
+        """Accelerators of a kind."""
         return [each for each in self.fits if each.holds == holds]
 
     def to_rows(self) -> list[dict[str, object]]:
@@ -89,7 +89,7 @@ def fits_on(model: str | PathLike[str], gpus: Iterable[str] | None = None, **sce
 
 
 def board(question: Question, gpus: Iterable[str] | None = None) -> FitsOn:
-    """The same of a question of `estimate`, whatever its accelerator is."""
+    """List the accelerators for a question of `estimate`, whatever its accelerator is."""
     from rooflinekit.estimation.estimator import inputs  # noqa: PLC0415
     from rooflinekit.version import __version__  # noqa: PLC0415
 

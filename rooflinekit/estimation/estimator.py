@@ -81,7 +81,7 @@ class Resolved:
 
 @dataclass(frozen=True)
 class Question:
-    """What was asked: names as they were given, a predictor, a workload, and the load where there is one."""
+    """A question: names as they were given, a predictor, a workload, and the load where there is one."""
 
     model: str | PathLike[str]
     gpu: str | PathLike[str]
@@ -409,7 +409,7 @@ def _answer(resolved: Resolved, work: Workload) -> Estimate:
 
 
 def _tested(plan: Plan, kind: str) -> str | None:
-    """How often such intervals held; None where fits of another accelerator, engine or format are used."""
+    """Share of such intervals that held; None where fits of another accelerator, engine or format are used."""
     return plan.tested(kind) if evidence(plan) == "measured" else None
 
 
@@ -474,7 +474,7 @@ def image_inputs(plan: Plan) -> dict[str, Any]:
 
 @once
 def _provenance(plan: Plan) -> tuple[Provenance, ...]:
-    """Where the numbers behind the answer came from."""
+    """Origins of the numbers behind the answer."""
     model, calibration = plan.model, plan.calibration
     entries = [Provenance("model architecture", float(model.depth), "layers", model.source or model.origin)]
     accelerator = plan.system.accelerator

@@ -16,13 +16,13 @@ from rooflinekit.model.serving.flight import InFlight
 from rooflinekit.model.types.units import format_time
 
 TOKEN_PARTS = (*("engine" if name == "host" else name for name in TIME_PARTS), "prompts")
-"""What the mean time of an output token is made of: parts of a decode step, and prompts of others."""
+"""Parts of the mean time of an output token: parts of a decode step, and prompts of others."""
 
 _FIFTH = 0.2  # variation of lengths beside which equal ones are set
 
 
 def load_result(found: LoadPlay) -> LoadResult:
-    """What users feel, in ms and requests a second."""
+    """Latencies in ms and requests a second of a load."""
     asked, done, stable = found.asked, found.played, found.stable
     counted = int(done.counted.sum())
     percentiles = {
@@ -59,7 +59,7 @@ def load_result(found: LoadPlay) -> LoadResult:
 
 
 def token_parts(found: LoadPlay) -> dict[str, float]:
-    """What the mean time of an output token is made of [ms]: a decode step in its parts, and prompts of others."""
+    """Parts of the mean time of an output token [ms]: a decode step in its parts, and prompts of others."""
     step = time_parts(found.decode, found.predictor.plan.system.accelerator)
     whole = sum(step.values(), 0.0)
     parts = {name: float(1e3 * found.tokens.step * part / whole) for name, part in step.items()}
@@ -67,7 +67,7 @@ def token_parts(found: LoadPlay) -> dict[str, float]:
 
 
 def load_memory(found: LoadPlay) -> Memory:
-    """What the sequences that run hold, at their mean length; those that have room, as the engine admits them."""
+    """Memory of the running sequences, at their mean length; those that have room, as the engine admits them."""
     isl, osl, model = found.asked.isl.mean, found.asked.osl.mean, found.predictor.memory
     memory = model.evaluate(float(found.held), isl + osl / 2.0, isl)
     if not found.scene.rules.reserves:
@@ -85,7 +85,7 @@ def load_energy(found: LoadPlay) -> TokenEnergy | None:
 
 
 def load_notes(found: LoadPlay) -> Iterator[str]:
-    """What the reader of a played load should know: overload, users who wait for a place, users who move in step."""
+    """Notes for the reader of a played load: overload, users who wait for a place, users who move in step."""
     asked, done, places = found.asked, found.played, found.places
     if not found.stable:
         yield (
@@ -103,7 +103,7 @@ def load_notes(found: LoadPlay) -> Iterator[str]:
 
 
 def _varied(found: LoadPlay) -> str:
-    """What lengths would give that vary by a fifth."""
+    """Note on the times of lengths that vary by a fifth."""
     asked = found.asked
     isl, osl = (LogNormal(each.mean, _FIFTH) for each in (asked.isl, asked.osl))
     other = play_load(found.predictor, replace(asked, isl=isl, osl=osl))

@@ -39,7 +39,7 @@ def benchmark_commands(plan: Plan, work: Workload, asked: AskedLoad | None = Non
 
 
 def _model(plan: Plan) -> str:
-    """Its id on the Hugging Face hub, else its name."""
+    """Model id on the Hugging Face hub, else the name."""
     return next((alias for alias in plan.model.aliases if alias.count("/") == 1), plan.model.name)
 
 

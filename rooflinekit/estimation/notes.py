@@ -1,4 +1,4 @@
-"""What a user should hear beside the numbers: formats, limits, loads, and what would make a deployment fit."""
+"""Notes beside the numbers: formats, limits, loads, and changes that make a deployment fit."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def _slow_formats(plan: Plan, calibration: Calibration) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Remark:
-    """What is said of a workload where it holds, made of a few of its numbers; of rows at once, they are arrays."""
+    """A remark on a workload where it holds, made of a few of its numbers; of rows at once, they are arrays."""
 
     holds: Any
     say: Callable[..., str]
@@ -240,11 +240,11 @@ WORDS = {
     "single": "osl 1 has no second token: TPOT is the step that would follow",
     "turns": "max_num_seqs {most} would run a batch of {batch} in turns",
 }
-"""What is said of a workload, with places to fill; a report's page fills them as its controls move."""
+"""Remarks on a workload, with places to fill; a report's page fills them as its controls move."""
 
 
 def limit_remarks(plan: Plan, work: Workload) -> Iterator[Remark]:
-    """Which limits the sequences exceed."""
+    """Remarks on limits that the sequences exceed."""
     model, settings, longest = plan.model, plan.deployment.settings, work.longest_context
     for name, most in (("longest", model.max_context), ("admitted", settings.max_model_len)):
         if most is not None:

@@ -1,4 +1,4 @@
-"""What an option is: a default, a unit, bounds and help; how its text is read, and how its value is checked."""
+"""Options: a default, a unit, bounds and help; how its text is read, and how its value is checked."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class Option:
                 return text
 
     def axis(self) -> Option:
-        """The same with a list of values."""
+        """The option with a list of values."""
         usual = self.usual if self.default is None or self.default is False else str(self.default)
         made = Option(self.help, usual=usual, also=self.also, complete=self.complete, kind="list", metavar="LIST")
         made.group, made.hidden, made.type = self.group, self.hidden, self.type
@@ -174,7 +174,7 @@ class Option:
 
     @property
     def word(self) -> str:
-        """What stands for a value in the help."""
+        """Placeholder of a value in the help."""
         return _WORDS.get(self.kind) or {"": "NUMBER", "share": "SHARE"}.get(self.unit, self.unit)
 
     def joined(self, name: str, values: list[Any]) -> Any:
@@ -290,7 +290,7 @@ class Option:
 
     @property
     def json(self) -> dict[str, Any]:
-        """What a JSON Schema says of it beside its type."""
+        """JSON Schema of the option beside its type."""
         said: dict[str, Any] = {"description": self.help} | ({} if self.default is None else {"default": self.default})
         said |= {"unit": self.unit} if self.unit else {}
         if self.kind in ("count", "number"):
@@ -384,7 +384,7 @@ def _checked(name: str, option: Option, value: Any) -> Any:
 
 
 def part_of(given: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Those of the keywords that were given."""
+    """The given keywords."""
     return {name: given[name] for name in names if name in given}
 
 

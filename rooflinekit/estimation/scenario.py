@@ -26,7 +26,7 @@ class Lengths(TypedDict, total=False):
     osl: Annotated[int | str, Option("Output length in tokens, or a distribution of them.", 256, unit="tokens", most=STEP)]
 
 class Prefix(TypedDict, total=False):
-    """What the cache already holds."""
+    """Prefix that the cache already holds."""
     cached: Annotated[int, Option("Prompt tokens that are already in the cache.", 0, least=0, unit="tokens", most=STEP)]
 
 class Static(TypedDict, total=False):
@@ -39,7 +39,7 @@ class Users(TypedDict, total=False):
     concurrency: Annotated[int | None, Option("Users who each wait for their answer, then ask again; excludes --batch.", also=("users",), most=10_000_000)]
 
 class Objectives(TypedDict, total=False):
-    """What users should feel."""
+    """Latency objectives of users."""
     ttft: Annotated[float | None, Option("Objective under load: time to first token.", unit="ms", above=True, also=("ttft_ms",))]
     tpot: Annotated[float | None, Option("Objective under load: time per output token.", unit="ms", above=True, also=("tpot_ms",))]
 
@@ -52,7 +52,7 @@ class Requests(TypedDict, total=False):
     osl_cv: Annotated[float | None, Option("Variation of output lengths (deviation over mean).", usual="0", most=1e9)]
 
 class Load(Users, Requests, Objectives, total=False):
-    """What comes, and what users should feel."""
+    """Load and objectives of users."""
     warmup: Annotated[int, Option("Requests that come first and are not counted.", 0, least=0, most=1_000_000, usual="none, or a fifth of an open loop without --requests")]
     seed: Annotated[int, Option("Seed of lengths and arrivals.", 0, least=0)]
     seed_reuse: Annotated[int | None, Option("Different prompts of the client, sent again and again.", usual="no two are equal", most=10_000_000)]
@@ -62,24 +62,24 @@ class Load(Users, Requests, Objectives, total=False):
 System = Annotated[str | None, Option("Machine that holds the accelerators, such as hgx-h100 or gb200-nvl72, or a path.", usual="the usual one", group="Hardware")]
 
 class Accelerator(TypedDict, total=False):
-    """Which accelerator."""
+    """Accelerator of a deployment."""
     gpu: Annotated[Path, Option("Accelerator: a name, or a path to its file.", "h100-sxm", complete=GPUS)]
 
 class Hardware(TypedDict, total=False):
-    """What it is built into, and how it is run."""
+    """System of the accelerator, and its operation."""
     system: System
     power_cap: Annotated[float | None, Option("Limit of each accelerator's power in W: arithmetic slows with the cube root, memory does not.", unit="W", above=True, usual="rated")]
     clock: Annotated[float | None, Option("Locked core clock in MHz: arithmetic slows with it, memory does not.", unit=Unit("MHz", {"MHz": 1.0, "GHz": 1e3}, "1400 or 1.4GHz"), above=True, usual="the accelerator's")]
 
 class Degrees(TypedDict, total=False):
-    """How many accelerators share what."""
+    """Degrees of parallelism."""
     tp: Annotated[int, Option("Tensor parallel degree.", 1)]
     pp: Annotated[int, Option("Pipeline parallel degree.", 1)]
     ep: Annotated[int, Option("Expert parallel degree, over tp · cp · dp ranks.", 1)]
     dp: Annotated[int, Option("Attention data parallel degree.", 1)]
 
 class Parallelism(Degrees, total=False):
-    """And the rest of a split."""
+    """Other options of a split."""
     cp: Annotated[int, Option("Context parallel degree.", 1)]
     microbatches: Annotated[int, Option("Parts of a batch that follow each other through the stages of pp, or between the groups of --ffn-gpus.", 1, most=4096)]
     sequence_parallel: Annotated[bool, Option("Between blocks each of the tp ranks keeps its share of the tokens.", False)]
@@ -115,7 +115,7 @@ class Engine(TypedDict, total=False):
     kv_policy: Annotated[str, Option("Keys that full attention reads and keeps: full, window:N, sink:F+R, topk:N or evict:N.", "full", group="Formats")]
 
 class Steps(TypedDict, total=False):
-    """How the engine forms its steps under load."""
+    """Forming of the engine's steps under load."""
     policy: Annotated[str | None, Option("Scheduling policy: chunked, continuous, chunked-prefill, prefill-priority ...", usual="the engine's", complete=("chunked", "continuous", "chunked-prefill", "prefill-priority", "decode-priority", "static"), group="Engine")]
     graph_tokens: Annotated[int | None, Option("Largest step with prompts that replays CUDA graphs.", unit="tokens", least=0, usual="the engine's", group="Engine")]
     scheduler_recv_interval: Annotated[int, Option("Decode steps between looks at the queue (SGLang).", 1, group="Engine", also=("receive_interval",))]
@@ -133,12 +133,12 @@ class Layout(Hardware, Parallelism, Formats, Engine, total=False):
 IMAGE_SIZE = "1024x1024"
 
 class ImageInput(TypedDict, total=False):
-    """What comes with each prompt beside its text."""
+    """Images of each prompt beside its text."""
     images: Annotated[int, Option("Images in each prompt: their tokens join --isl, and the vision tower encodes them.", 0, least=0, most=10_000)]
     image_size: Annotated[str, Option("Their width and height in pixels.", IMAGE_SIZE, metavar="WxH")]
 
 class Adapters(TypedDict, total=False):
-    """What is trained beside the weights."""
+    """Adapters beside the weights."""
     lora_rank: Annotated[int, Option("Rank of LoRA adapters on the layers' products; 0: none.", 0, least=0, most=4096, group="Engine")]
     lora_adapters: Annotated[int, Option("Adapters that are loaded; sequences use any of them.", 1, most=100_000, group="Engine")]
 
@@ -157,7 +157,7 @@ class Placed(Seeing, FfnGroup, EncoderGroup, Steps, total=False):
     """All that lays out a deployment."""
 
 class Draft(TypedDict, total=False):
-    """Who guesses."""
+    """Draft of speculative decoding."""
     draft: Annotated[str | None, Option("A draft model, medusa, eagle, eagle3, mtp or ngram.", complete=MODELS)]
 
 class Drafting(TypedDict, total=False):
@@ -171,7 +171,7 @@ class Speculation(Draft, Drafting, total=False):
     draft_tp: Annotated[int | None, Option("Tensor parallel degree of a draft model.", usual="the target's")]
 
 class Scenario(Static, Lengths, Prefix, Placed, Speculation, Load, total=False):
-    """What `estimate` takes, and a row of `estimate_frame`: a deployment, and a batch or a load."""
+    """Options of `estimate`, and a row of `estimate_frame`: a deployment, and a batch or a load."""
     allow_oom: Annotated[bool, Option("Answer even if it does not fit in memory.", False, group="Output")]
 
 # --- what other questions add ------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class Shapes(Prefix, Hardware, Parallelism, Formats, Engine, total=False):
     batch: Annotated[int, Option("Prompts of that length, side by side.", 1, most=100_000, group="Workload")]
 
 class Arrivals(TypedDict, total=False):
-    """What is sent to a simulated deployment."""
+    """Arrivals at a simulated deployment."""
     arrivals: Annotated[str | None, Option("An arrival process, such as gamma:rate=4,cv=2.")]
     trace: Annotated[Path | None, Option("Replay a trace: Azure, Mooncake, BurstGPT, Bailian, splitwise-sim, CSV; lengths alone (ShareGPT too) with --rate.")]
     sessions: Annotated[str | None, Option("Turns that wait for each other: chat, coding-agent or swe-bench; other means as chat:turns=6,wait=30,first=900,asked=100,system=0.", metavar="KIND")]
@@ -202,7 +202,7 @@ class Tiers(TypedDict, total=False):
     cache_tier: Annotated[str | Sequence[str] | None, Option("Memory behind the cache, nearest first, may be repeated: host=200GB,50GB/s or remote=20TB,5GB/s,1ms,shared.", kind="text", many=True, metavar="NAME=SIZE,...", group="Engine")]
 
 class Scheduling(Tiers, total=False):
-    """How each replica forms its steps, and keeps its cache."""
+    """Scheduling and cache of each replica."""
     queue_limit: Annotated[int | None, Option("Waiting requests beyond which new ones are rejected.", most=1_000_000_000)]
     order: Annotated[str | None, Option("Order of the queue: fcfs, or priority by class.", usual="fcfs", complete=("fcfs", "priority"))]
     by_class: Annotated[bool, Option("As order='priority'.", False, hidden=True)]
@@ -224,7 +224,7 @@ class Fleet(TypedDict, total=False):
     hash_tokens: Annotated[int | None, Option("Prompt tokens that one hash of an arrival stands for.", hidden=True)]
 
 class Machines(TypedDict, total=False):
-    """Where a large question is worked on."""
+    """Machines for a large question."""
     workers: Annotated[int, Option("Processes on this machine.", 1, kind="loose count", most=1024)]
     scheduler: Annotated[str | None, Option("A dask cluster, such as tcp://10.0.0.1:8786.")]
 
@@ -232,33 +232,33 @@ class Simulation(Lengths, Seeing, EncoderGroup, Steps, Load, Drafting, Arrivals,
     """Requests one by one."""
 
 class Price(TypedDict, total=False):
-    """What an accelerator hour costs."""
+    """Price of an accelerator hour."""
     price: Annotated[float | str | Mapping[str, float] | None, Option("USD of one GPU hour: 2.5 for all, h100-sxm=2.10 for one (may be repeated); or 1800/month, 15000/year, EUR2.5@1.1 (at 1.1 dollars). Or a CSV with columns name, term, low, high, source, commitment, interruptions.", unit="USD/h", kind="price", many=True, usual="the GPU file's quote", also=("prices",))]
 
 class Retention(Layout, Tiers, Price, total=False):
-    """What a prefix cache saves of a trace."""
+    """Hits of a prefix cache on a trace."""
     model: Annotated[str | None, Option("Model whose replicas serve it: their memory is a cache too.", complete=MODELS, group="Workload")]
     clean: Annotated[bool, Option("Drop rows of a trace that cannot be trusted.", False, group="Load")]
     replicas: Annotated[int, Option("Replicas that share the requests, each with a cache of its own.", 1, most=10_000, group="Replicas")]
     router: Annotated[str, Option("prefix-affinity (a conversation stays with its replica) or random.", "prefix-affinity", complete=("prefix-affinity", "random"), group="Replicas")]
 
 class Pricing(Price, total=False):
-    """What an accelerator hour costs."""
+    """Price of an accelerator hour."""
     pue: Annotated[float | None, Option("Power of the building over power of the machines.", least=1.0, most=10.0, usual="1")]
     carbon: Annotated[str | float | None, Option("Grams of CO2 a kWh, or a grid: world, france, germany, ireland ...", unit=Unit("g/kWh", {}), kind="text")]
 
 class Rack(TypedDict, total=False):
-    """What holds the machines."""
+    """Rack of the machines."""
     rack: Annotated[float | None, Option("Power that a rack may draw at the plug: says how many machines it holds.", unit="W", kind="number", above=True, metavar="W")]
 
 class Purchase(Pricing, total=False):
-    """Or to buy it."""
+    """Purchase in place of rent."""
     purchase: Annotated[float | None, Option("USD of one GPU with its share of the host, bought; needs --years.", unit="USD", kind="number")]
     years: Annotated[float | None, Option("Years over which a purchase is spread.", unit="years")]
     power_price: Annotated[float | None, Option("USD of one kWh, beside a purchase.", unit="USD", usual="0")]
 
 class Levers(Static, Prefix, Lengths, Users, Requests, Seeing, Speculation, Purchase, total=False):
-    """What would help most."""
+    """Options of levers."""
     by: Annotated[str, Option("Ranks the moves: cost, tpot, ttft, throughput or energy.", "cost", complete=("cost", "tpot", "ttft", "throughput", "energy"), metavar="METRIC", group="Question")]
     gpus: Annotated[str | Sequence[str] | Mapping[str, float | None] | None, Option("Others to try, with USD an hour if you know it: h200-sxm=3.8,l40s.", usual="all with a price", complete=GPUS, kind="text", group="Question")]
     models: Annotated[str | Sequence[str] | None, Option("Other models to compare: a,b.", complete=MODELS, group="Question")]
@@ -278,7 +278,7 @@ class Dialogues(TypedDict, total=False):
     reserve: Annotated[int | None, Option("Tokens that a static layout of the cache sets aside.", unit="tokens", most=10_000_000, usual="the longest")]
 
 class Cost(Prefix, Lengths, Users, Layout, Purchase, Rack, Dialogues, total=False):
-    """What tokens cost."""
+    """Options of the cost of tokens."""
     rate: Annotated[float | None, Option("Requests a second that arrive: the load is played, and its idle time is paid; excludes --concurrency and --utilisation.", unit="1/s", above=True, most=1e7, group="Load")]
     utilisation: Annotated[float, Option("Share of the paid time that the replica works.", 1.0, unit="share", above=True, most=1.0, group="Pricing")]
 
@@ -286,7 +286,7 @@ Names = str | Sequence[str] | None
 Counts = int | Sequence[int] | None
 
 class Traffic(Lengths, Users, Tiers, total=False):
-    """What a fleet has to carry."""
+    """Traffic of a fleet."""
     rate: Annotated[float | None, Option("Requests a second in the mean of the day.", unit="1/s", above=True, most=1e7)]
     trace: Annotated[Path | None, Option("A trace of requests: rate, lengths and bursts come from it.")]
     sessions: Annotated[str | None, Option("Turns of conversations or agents at --rate: chat, coding-agent or swe-bench, as in simulate.", metavar="KIND")]
@@ -312,11 +312,11 @@ class RequestClass(TypedDict, total=False):
     deadline: Annotated[float | None, Option("Deadline of a batch job.", unit="s", above=True)]
 
 class Accelerators(TypedDict, total=False):
-    """Which accelerators there are to choose from."""
+    """Accelerators to choose from."""
     gpu: Annotated[Names, Option("Accelerators to choose from, comma between them.", "h100-sxm", kind="names", complete=GPUS)]
 
 class Search(Steps, total=False):
-    """What is searched."""
+    """Space of the search."""
     engine: Annotated[Names, Option("Engines to choose from, comma between them.", "vllm", kind="names", complete=ENGINES, also=("engines",))]
     weights: Annotated[Names, Option("Weight formats to choose from.", kind="names", usual="as published", complete=FORMATS)]
     kv: Annotated[Names, Option("KV cache formats to choose from.", kind="names", usual="as activations", complete=FORMATS)]
@@ -353,7 +353,7 @@ class Reserves(Pricing, Rack, total=False):
     load_gbps: Annotated[float | None, Option("Rate at which weights come to a new replica, in GB/s.", unit="GB/s", above=True, most=1e6, usual="5")]
 
 class OverTime(TypedDict, total=False):
-    """How the load goes over time."""
+    """Load over time."""
     profile: Annotated[Path | Sequence[float] | None, Option("Load over time: a CSV of hour and rate, or trace for the hours of --trace. Adds the fleet by the hour.", kind="text")]
     growth: Annotated[str | float | None, Option("Growth of the load: 8%/month or 100%/year.", usual="0", kind="text", metavar="SHARE")]
     autoscale: Annotated[bool, Option("Play autoscaling policies through the profile, and recommend the cheapest that meets the objectives.", False)]
@@ -368,7 +368,7 @@ class OverTime(TypedDict, total=False):
     months: Annotated[int, Option("Months that are planned.", most=120, usual="1, with --growth 12")]
 
 class Plan(Traffic, ImageInput, Adapters, Search, Reserves, OverTime, total=False):
-    """Which deployments carry a traffic."""
+    """Options of a plan."""
     sensitivity: Annotated[bool, Option("Size the answer again with each assumption a fifth less and more: rate, lengths, objectives, step times, price.", False, group="Search")]
 
 class LoadCase(Lengths, Seeing, total=False):
@@ -405,7 +405,7 @@ class Asked(Static, Prefix, Objectives, Rollout, total=False):
     details: Annotated[bool, Option("Show how the fleet was sized, its latencies, power and intervals, why others lost, and the Pareto front.", False, short="v")]
 
 class Served(Steps, total=False):
-    """How a benchmark was run: what its files leave out."""
+    """Facts of a benchmark run: what its files leave out."""
     model: Annotated[str | None, Option("Model that was served.", usual="the file's", complete=MODELS)]
     gpu: Annotated[Path | None, Option("Accelerator: a name, or a path to its file.", complete=GPUS, group="Hardware")]
     tp: Annotated[int | None, Option("Tensor parallel degree.", group="Parallelism")]
@@ -431,14 +431,14 @@ class Served(Steps, total=False):
     calibration: Annotated[Path | None, Option("A calibration's name or path, or none for the datasheet bound.", group="Engine")]
 
 class Guarding(Served, total=False):
-    """What a change is judged by."""
+    """Basis of the judgement on a change."""
     baseline: Annotated[Sequence[str] | None, Option("Earlier run of the same suite; may be repeated.", kind="text", many=True, usual="the prediction", metavar="FILE")]
     noise: Annotated[float | None, Option("Deviation of one reading, where neither repeats nor the file say it.", unit="share", above=True, most=1.0, usual="3 %")]
     chance: Annotated[float, Option("Probability that a run without a change alarms at all.", 0.02, unit="share", above=True, most=0.5)]
     unit: Annotated[str | None, Option("Unit of the values of a CSV whose header names none.", complete=("s", "ms", "us", "µs", "ns", "TFLOPS", "TFLOP/s", "GFLOPS", "GFLOP/s", "GB/s", "TB/s", "tok/s", "1/s"))]
 
 class Workbook(Lengths, total=False):
-    """What a workbook offers, and what its cells start with."""
+    """Choices of a workbook, and the first values of its cells."""
     model: Annotated[Names, Option("Models to offer, comma between them.", kind="names", complete=MODELS)]
     gpu: Annotated[Names, Option("Accelerators to offer, comma between them.", kind="names", complete=GPUS)]
     tp: Annotated[Counts, Option("Tensor parallel degrees to offer.", kind="counts", usual="1,2,4,8")]
@@ -465,7 +465,7 @@ class Pictures(TypedDict, total=False):
     plots: Annotated[Path | None, Option("Write pictures into this folder, as SVG and PNG; made if its parent exists.", kind="folder")]
 
 class Watching(TypedDict, total=False):
-    """How a running fleet is watched."""
+    """Options of watching a running fleet."""
     once: Annotated[bool, Option("Look at one interval, and end.", False, group="Watching")]
     follow: Annotated[bool, Option("Go on with logs of requests that grow, also after they were moved away or cut.", False, group="Watching")]
     every: Annotated[float, Option("Seconds between two looks.", 60.0, unit="s", least=1.0, most=86400.0, group="Watching")]
@@ -474,39 +474,39 @@ class Watching(TypedDict, total=False):
     listen: Annotated[int | None, Option("Serve measured and predicted times as metrics at this port of 127.0.0.1.", least=1, most=65535, group="Watching")]
 
 class Written(TypedDict, total=False):
-    """How an answer is printed, and where to."""
+    """Format and file of an answer."""
     format: Annotated[str, Option("table, json, csv or md.", "table", kind="choice", complete=("table", "json", "csv", "md"))]
     out: Annotated[Path | None, Option("Write to this file instead; its folder must exist.", kind="path")]
     force: Annotated[bool, Option("Overwrite an existing file.", False)]
 
 class Reconciled(Written, total=False):
-    """What is said of a disagreement."""
+    """Explanation of a disagreement."""
     why: Annotated[bool, Option("Find the smallest changes of assumptions that explain each run.", False)]
 
 class Listed(Static, Lengths, Written, total=False):
-    """Which accelerators are listed."""
+    """Listed accelerators."""
     fits: Annotated[str | None, Option("Only those that hold this model on one host: how many, time per token, price.", complete=MODELS, metavar="MODEL", group="Question")]
 
 class Judged(Written, total=False):
-    """What is written of a judgement."""
+    """Files of a judgement."""
     junit: Annotated[Path | None, Option("Write JUnit XML to this file too, a test a row.", kind="path")]
 
 class Detailed(Written, total=False):
-    """What is shown of an estimate."""
+    """Details of an estimate."""
     kernels: Annotated[bool, Option("Show the kernels of prefill and decode, memory, energy and how intervals were tested.", False, short="v")]
 
 class Tree(Written, total=False):
-    """What is shown of a derivation."""
+    """Details of a derivation."""
     depth: Annotated[int | None, Option("Levels of the tree.", usual="as fits on two pages")]
 
 class Traced(TypedDict, total=False):
-    """What else a simulation writes."""
+    """Further files of a simulation."""
     timeline: Annotated[Path | None, Option("Write queue, batch and cache over time to this CSV.", kind="path")]
     chrome_trace: Annotated[Path | None, Option("Write every step to this JSON, for chrome://tracing or Perfetto.", kind="path")]
     resume: Annotated[bool, Option("Keep finished cells beside --out, and use them.", False)]
 
 class Sweeping(Machines, total=False):
-    """How a sweep runs, and what is kept of it."""
+    """Running of a sweep, and the rows that are kept."""
     set: Annotated[Sequence[str] | None, Option("Any other keyword of estimate or simulate, as NAME=LIST; may be repeated.", kind="text", many=True, metavar="NAME=LIST")]
     sheet: Annotated[str | None, Option("Sheet of a workbook.", usual="the first with scenarios")]
     simulate: Annotated[bool, Option("Simulate each row, request by request.", False)]
@@ -516,7 +516,7 @@ class Sweeping(Machines, total=False):
     resume: Annotated[bool, Option("Keep finished pieces beside --out, and use them.", False)]
 
 class Launching(TypedDict, total=False):
-    """What is started, and where."""
+    """Servers to start, and their place."""
     plan: Annotated[Path | None, Option("File that `rooflinekit plan --format json` wrote, in place of MODEL.", kind="path", group="Replicas")]
     candidate: Annotated[int | None, Option("Candidate of the plan, from 1.", usual="its best", kind="loose count", group="Replicas")]
     replicas: Annotated[int, Option("Copies of the deployment.", 1, kind="loose count", most=10_000, group="Replicas")]
@@ -525,7 +525,7 @@ class Launching(TypedDict, total=False):
     out: Annotated[Path | None, Option("Write to this file, or the files into this folder.", kind="folder", metavar="PATH", group="Output")]
 
 class Page(Price, total=False):
-    """What a page reports on."""
+    """Subject of a page."""
     plan: Annotated[Path | None, Option("Report on what `plan --format json` wrote, not on MODEL.", kind="path")]
     sweep: Annotated[Path | None, Option("Report on rows of a sweep (.csv, .parquet), not on MODEL.", kind="path")]
     against: Annotated[str | None, Option("Compare with another GPU, or with tp=4,weights=fp8.", complete=GPUS)]
@@ -536,7 +536,7 @@ class Page(Price, total=False):
     out: Annotated[Path | None, Option("File to write.", usual="report.html", kind="path", group="Output")]
 
 class Measuring(TypedDict, total=False):
-    """What is measured on this machine."""
+    """Measurements on this machine."""
     suite: Annotated[str, Option("quick, full, ceilings, kernels, model or engine.", "quick", complete=("quick", "full", "ceilings", "kernels", "model", "engine"))]
     device: Annotated[str | None, Option("cuda:0, cpu ...", usual="the first GPU, else the CPU")]
     model: Annotated[str | None, Option("Model whose layers are measured.", usual="by device", complete=MODELS)]
@@ -555,11 +555,11 @@ class Measuring(TypedDict, total=False):
     retry_failed: Annotated[bool, Option("Go on with it, and measure once more what failed.", False)]
 
 class Answering(TypedDict, total=False):
-    """How long a service works on one answer."""
+    """Time of a service for one answer."""
     seconds: Annotated[float, Option("Longest time of one answer, in s.", 30.0, unit="s", above=True, most=3600.0)]
 
 class Serving(Answering, total=False):
-    """Where a service listens."""
+    """Address of a service."""
     host: Annotated[str, Option("Address to listen on; another than this machine's own needs a token in ROOFLINEKIT_TOKEN.", "127.0.0.1")]
     port: Annotated[int, Option("Port to listen on.", 8000, most=65535)]
     workers: Annotated[int | None, Option("Processes that answer, beside one for quick questions.", most=64, usual="one a core")]
@@ -569,7 +569,7 @@ class Serving(Answering, total=False):
     streams: Annotated[int, Option("Answers of that engine that are under way at most.", 1024, most=100_000, group="Engine")]
 
 class Scored(Written, total=False):
-    """What is set beside measured tables."""
+    """Settings beside measured tables."""
     calibration: Annotated[Path | None, Option("A calibration's name or path, or none for the datasheet bound.", group="Engine")]
     gpu: Annotated[Path | None, Option("File of your own accelerator, for the rows that name it.", group="Hardware")]
 
@@ -606,7 +606,7 @@ for _title, _tables in GROUPS.items():
 
 
 def complete(what: str | tuple[str, ...]) -> Sequence[str]:
-    """What a shell may offer for an option: the names of its kind."""
+    """Completions of a shell for an option: the names of its kind."""
     from rooflinekit.model.types.deployment import ENGINES as KNOWN  # noqa: PLC0415
     from rooflinekit.model.types.dtype import Dtype  # noqa: PLC0415
     from rooflinekit.specs import names  # noqa: PLC0415

@@ -155,7 +155,7 @@ def checked(batch: Batch) -> Batch:
 
 
 def _all_within(value: object, low: float, high: float) -> bool:
-    """Whether an array holds numbers from `low` to `high`, and some."""
+    """True if an array holds numbers from `low` to `high`, and some."""
     import numpy as np  # noqa: PLC0415 - only arrays pay for it
 
     if not isinstance(value, (np.ndarray, np.generic)) or value.dtype.kind not in "iuf" or not value.size:

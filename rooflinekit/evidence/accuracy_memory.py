@@ -103,7 +103,7 @@ def read_memory_tables(files: Sequence[Path]) -> list[StartUpRun]:
 
 
 def setup_of(run: StartUpRun) -> StartUpSetup:
-    """What was deployed where.
+    """Deployment of a start-up.
 
     Raises UnknownNameError for a model or engine that nobody knows, and InputError for settings that make no sense.
     """

@@ -63,8 +63,9 @@ _PLACED = options_of(Placed)
 SETTINGS = tuple(name for name in _PLACED if name not in {*_SETUP, "kv", "weights", "calibration"})
 """Options of a deployment that may be columns besides, by their own names."""
 CLIENT = ("isl_cv", "osl_cv", "requests", "warmup", "seed_reuse", "duration_s")
-"""What a client does, as columns: variation of the lengths, requests in all, requests before those that count,
-different prompts that are sent again and again, and how long it sends [s]."""
+"""Columns that describe a client: variation of the lengths, requests in all, requests before those that count,
+different prompts that are sent again and again, and how long it sends [s].
+"""
 _OPTIONAL: dict[str, Any] = {
     **dict.fromkeys(CLIENT, math.nan),
     **dict.fromkeys(_COUNTS, 1), "n_gpus": None, "rate": math.nan, "weight_dtype": "", "kv_dtype": "",
@@ -102,7 +103,7 @@ class ServedGroup:
         return self.table[name].to_numpy(dtype=float)
 
     def under(self, engine: Engine) -> ServedGroup:
-        """The same rows of another engine."""
+        """The group as rows of another engine."""
         predictor = self.resolved.predictor
         return replace(
             self, resolved=replace(self.resolved, predictor=predictor.on(replace(predictor.plan, engine=engine)))
@@ -465,7 +466,7 @@ def _played(group: ServedGroup, rows: NDArray[np.intp], ends: bool) -> Ends:
 
 
 class _Found(NamedTuple):
-    """What a play says.
+    """Result of a play.
 
     times: both times by `ENDS`, and the ends of their 80 % interval [s]; means: whole requests [s], output tokens a
     second, mean tokens in and out; quantiles: percentiles by their metric [s].

@@ -38,7 +38,7 @@ _OPTIONS = {"model": "--model", "gpu": "--gpu", "isl": "--isl", "osl": "--osl"}
 
 @dataclass(frozen=True)
 class LoadPrediction:
-    """What users feel, as means.
+    """Predicted latencies, as means.
 
     parts [ms]: `step` and `prompts` of others add up to TPOT; `front_end`, `under_way`, `behind`, `place` and the own
     `prompt` to TTFT (`rooflinekit.load.played.FirstParts`). running: sequences in steps of one replica. played: what
@@ -114,7 +114,7 @@ def _ends(times: tuple[Time, Time], osl: float, rate: float | None) -> dict[str,
 
 
 def _bounds(found: LoadPlay) -> dict[str, float]:
-    """What no server of these accelerators can beat under this load.
+    """Bounds that no server of these accelerators can beat under this load.
 
     A first token takes its prompt alone at the least; in a burst the prompts that are computed before it too. A token
     takes a step of its sequence alone. Tokens come no faster than from steps of all sequences that there is room for,
@@ -136,7 +136,7 @@ def _bounds(found: LoadPlay) -> dict[str, float]:
 
 
 def _lifted(predictor: Predictor) -> float:
-    """What of the bound on prompts is left where llama.cpp multiplies quantised weights in integers.
+    """Share of the bound on prompts that holds where llama.cpp multiplies quantised weights in integers.
 
     Its kernels quantise activations to 8 bit (mmq), which is faster than the format of the activations on most devices.
     """
@@ -149,7 +149,7 @@ def _lifted(predictor: Predictor) -> float:
 
 
 def _words(asked: AskedLoad, replicas: int) -> str:
-    """How many requests were played, and how they came."""
+    """Sentence on the number and arrivals of played requests."""
     users, more = asked.users, asked.warmup or 0
     how = f"at {asked.rate:.4g}/s" if users is None else f"{users} in flight"
     if users is not None and asked.counted <= users:
@@ -163,7 +163,7 @@ def _words(asked: AskedLoad, replicas: int) -> str:
 
 @dataclass(frozen=True)
 class Given:
-    """What the user says: facts that go before those of a file, and the rest of the deployment.
+    """Facts of the user, which go before those of a file, and the rest of the deployment.
 
     replicas: independent copies of the deployment that shared the load evenly (None: as many as servers were measured).
     prompts: different ones that the client sent again and again (0: no two were equal).
@@ -177,7 +177,7 @@ class Given:
 
     @classmethod
     def of(cls, **said: Any) -> Given:
-        """The same as keywords of one level; raises WorkloadError and InputError for what makes no sense."""
+        """Read keywords of one level; raises WorkloadError and InputError for what makes no sense."""
         known = read(Served, said)
         if "rate" in known and "concurrency" in known:
             raise InputError("--concurrency is a closed loop and --rate an open one; give one of them")
@@ -198,7 +198,7 @@ class Given:
             raise InputError(f"{name} says itself how its steps ran; leave --{option} out")
 
     def assuming(self, prediction: Measurement) -> Given:
-        """The same, with what a prediction assumes where the user says nothing."""
+        """Fill gaps with what a prediction assumes where the user says nothing."""
         read = prediction.facts
         facts = {name: getattr(read, name) for name in _FACTS if getattr(self.facts, name) is None}
         if self.facts.rate is not None or self.facts.concurrency is not None:
@@ -207,7 +207,7 @@ class Given:
         return replace(self, facts=replace(self.facts, **facts), deployment=stated | dict(self.deployment))
 
     def with_logs(self, entries: Sequence[Measurement | StartUp]) -> Given:
-        """The same, with what start-up logs among the entries say where the user says nothing, and logs agree."""
+        """Fill gaps with what start-up logs among the entries say where the user says nothing, and logs agree."""
         logs = [entry for entry in entries if isinstance(entry, StartUp)]
         told = {name: {getattr(log.facts, name) for log in logs} for name in ("model", "engine", "tp", "max_num_seqs")}
         told |= {name: {log.deployment.get(name) for log in logs} for name in (*_SPLIT, *_SETTINGS)}
@@ -233,14 +233,14 @@ class Posed:
     assumed: tuple[str, ...] = ()
 
     def predict(self) -> LoadPrediction:
-        """What the deployment would do. Raises DoesNotFitError if not one such request fits."""
+        """Predict the run. Raises DoesNotFitError if not one such request fits."""
         predictor = self.resolved.predictor
         if self.work is not None:
             return predict_static(predictor, self.work)
         return predict_load(predictor, self.load, self.scheduler)
 
     def limits(self) -> tuple[dict[str, float], float]:
-        """What nothing can beat, as `LoadPrediction.bounds`, and sequences in steps of one replica.
+        """Bounds that nothing can beat, as `LoadPrediction.bounds`, and sequences in steps of one replica.
 
         Raises DoesNotFitError if not one such request fits.
         """
@@ -370,7 +370,7 @@ def resolve_facts(facts: Facts, given: Given, stated: Mapping[str, Any] | None =
 
 
 def _stated(model: Model, stated: dict[str, Any], given: Given) -> dict[str, Any]:
-    """What a file states, as options: formats that are the checkpoint's own in other words stay the checkpoint's."""
+    """Options that a file states: formats that are the checkpoint's own in other words stay the checkpoint's."""
     weights = given.deployment.get("weights", stated.get("weights"))
     if (
         weights is not None
@@ -385,7 +385,7 @@ def _stated(model: Model, stated: dict[str, Any], given: Given) -> dict[str, Any
 
 
 def _family(weights: object) -> str:
-    """What formats of one width and kind have in common: fp8 of fp8_block, fp4 of nvfp4."""
+    """Common family of formats of one width and kind: fp8 of fp8_block, fp4 of nvfp4."""
     name = parse_dtype(str(weights)).value
     hit = re.search(r"(?:fp|int)\d+", name)
     return hit[0] if hit and not name.startswith(("bf", "fp16", "fp32")) else name

@@ -69,7 +69,7 @@ def readable(group: Group) -> PoweredRows | None:
 
 
 def shown_power(rows: PoweredRows, accelerator: Accelerator, law: PowerLaw) -> Array:
-    """What the meter would show of the kernels in their measured time [W].
+    """Power on the meter of the kernels in their measured time [W].
 
     In a pass of two seconds it has no lag, and no cache holds the inputs.
     """
@@ -161,7 +161,7 @@ def metered(time: Array, bench: PowerBench) -> tuple[Array, Array]:
 
 
 def as_read(power: Array, idle: float, rows: PoweredRows, bench: PowerBench) -> Array:
-    """What the meter shows of kernels that are replayed: the mean of its readings.
+    """Reading of the meter of kernels that are replayed: the mean of its readings.
 
     idle + (S + (1 − S)·w/(w + pause))·(P − idle): S is the mean share that readings in a window w show of what runs; at
     first they show the time before, when a kernel like this one ran for w after a pause to make its weights, its keys,

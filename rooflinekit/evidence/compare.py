@@ -70,7 +70,7 @@ class Gap:
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON, without the notes."""
+        """Return the gap as JSON, without the notes."""
         return {name: value for name, value in asdict(self).items() if name != "notes"}
 
 
@@ -131,14 +131,14 @@ class Metric:
 
     @property
     def impossible(self) -> bool:
-        """Whether it is better than the datasheet allows, beyond rounding."""
+        """True if it is better than the datasheet allows, beyond rounding."""
         if not self.bound:
             return False
         return self.measured > _CLOSE * self.bound if self._rate else _CLOSE * self.measured < self.bound
 
     @property
     def verdict(self) -> str:
-        """Where the measured value stands; empty without an interval.
+        """Verdict on the measured value; empty without an interval.
 
         >>> [Metric("tpot_ms", "mean", measured, 10.0, 9.0, 11.0).verdict for measured in (12.0, 10.5)]
         ['slower than 19 of 20 such runs', 'inside']
@@ -178,7 +178,7 @@ class Run:
 
     @property
     def inside(self) -> bool:
-        """Whether no figure lies outside its interval."""
+        """True if no figure lies outside its interval."""
         return all(each.verdict in ("", "inside") for each in self.metrics)
 
     def to_dict(self) -> dict[str, Any]:
@@ -276,7 +276,7 @@ def compare_runs(
     progress: Callable[[str], None] | None = None,
     done: Sequence[Run] = (),
 ) -> Comparison:
-    """The same for runs that have been read; `done` are compared already, `failures` is what has gone wrong so far."""
+    """Compare runs that have been read; `done` are compared already, `failures` is what has gone wrong so far."""
     room, runs, given = room_of(entries), list(done), given.with_logs(entries)
     for entry in entries:
         if progress is not None:
@@ -340,7 +340,7 @@ def beaten(run: Measurement, bounds: Mapping[str, float]) -> list[Metric]:
 
 
 def doubts(metrics: Sequence[Metric], served: bool = True) -> list[str]:
-    """What to suspect of a measurement before the prediction: it beats the datasheet, or first tokens are too fast.
+    """Suspicions about a measurement before the prediction: it beats the datasheet, or first tokens are too fast.
 
     served: by a server, which may keep prompts.
     """
@@ -433,7 +433,7 @@ def _memory(log: StartUp, given: Given) -> Run:
 
 
 def _too_much(log: StartUp, pool: float, capacity: float, gpu: str | None) -> list[str]:
-    """What a log claims beyond the memory of the accelerator."""
+    """Claims of a log beyond the memory of the accelerator."""
     claimed = (log.weight_bytes or 0.0) + pool
     if claimed <= capacity:
         return []
@@ -442,7 +442,7 @@ def _too_much(log: StartUp, pool: float, capacity: float, gpu: str | None) -> li
 
 
 def _cache_words(log: StartUp) -> list[str]:
-    """How much the cache holds, in the log's own figures."""
+    """Size of the cache, in the log's own figures."""
     if not log.kv_tokens:
         return []
     said = [f"the cache holds {log.kv_tokens:,} tokens"]

@@ -1,4 +1,4 @@
-"""What a running server says of itself: scrapes of its `/metrics` and logs of its requests, as measured intervals.
+"""Metrics and logs of running servers: scrapes of its `/metrics` and logs of its requests, as measured intervals.
 
 A recording holds scrapes one after another, each below a line `# scraped 2026-11-22T14:00:00+00:00`, as
 `rooflinekit watch URL --record FILE` writes them, with the server's address behind the time. Those of one time are of
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SCRAPED = "# scraped "
-"""What the first line of each scrape of a recording begins with; a time follows."""
+"""Beginning of the first line of each scrape of a recording; a time follows."""
 WANTED = "input_tokens, output_tokens and ttft_s"
-"""What makes a JSON line one of a request, by the plainest of their names."""
+"""Quantities that make a JSON line a request, by the plainest of their names."""
 
 
 _names = partial(table_of, __file__)
@@ -68,7 +68,7 @@ class Scrape:
 
 @dataclass(frozen=True)
 class Interval:
-    """What was measured between two scrapes, or of the requests of one minute.
+    """Measurements between two scrapes, or of the requests of one minute.
 
     run: the requests of it as a benchmark run; running, waiting: requests in the engine and before it; kv_use: share
     of the cache in use; preemptions: requests thrown out of it; hits: share of the prompt tokens that the prefix cache
@@ -178,7 +178,7 @@ def together(scrapes: Sequence[Scrape]) -> Scrape:
 
 
 def between(before: Mapping[str, Scrape], after: Mapping[str, Scrape], source: str) -> Interval | None:
-    """What happened between two looks at servers that share a load, by their names: those of which both looks tell.
+    """The interval between two looks at servers that share a load, by their names: those of which both looks tell.
 
     None where each of them started anew, or no request came to its first token. Raises what `together` does.
     """
@@ -190,12 +190,12 @@ def between(before: Mapping[str, Scrape], after: Mapping[str, Scrape], source: s
 
 
 def _began_anew(before: Scrape, after: Scrape) -> bool:
-    """Whether a total is smaller than it was."""
+    """True if a total is smaller than it was."""
     return any(after.values.get(name, 0.0) < value for name, value in before.values.items() if name not in _GAUGES)
 
 
 def interval(before: Scrape, after: Scrape, source: str) -> Interval | None:
-    """What happened between two scrapes; None where a server started anew, or no request came to its first token."""
+    """The interval between two scrapes; None where a server started anew, or no request came to its first token."""
     if _began_anew(before, after):
         return None
     seconds = after.time - before.time
@@ -300,7 +300,7 @@ def _moving(grown: Mapping[str, float]) -> float | None:
 
 
 def is_recording(text: str) -> bool:
-    """Whether a text begins as a recording does."""
+    """True if a text begins as a recording does."""
     return text.startswith(SCRAPED)
 
 
@@ -354,12 +354,12 @@ def read_recording(source: str, text: str) -> list[Interval]:
 
 
 def _counted(messages: Sequence[str], what: str) -> str:
-    """How many there are of what, and the first of them; nothing for none."""
+    """The number of items, and the first of them; nothing for none."""
     return f"{len(messages)} {what}: {messages[0]}" if messages else ""
 
 
 def _in_order(timed: Sequence[tuple[float, T]], slack: float = 0.0) -> tuple[list[tuple[float, T]], list[float]]:
-    """What stands between its neighbours in time, give or take `slack` [s], and the times of what does not.
+    """Entries in order between their neighbours in time, give or take `slack` [s], and the times of what does not.
 
     One time that is off is a bad time. A clock that was set goes on from there.
 
@@ -389,12 +389,12 @@ _ORDERED = (("ttft", "e2e"), ("queue", "e2e"), ("cached", "isl"))  # the first i
 
 
 def is_request_log(data: Any) -> bool:
-    """Whether a JSON line is of one request: its lengths and its time to the first token."""
+    """True if a JSON line is of one request: its lengths and its time to the first token."""
     return _named(_flat(data) if isinstance(data, Mapping) else {}) == len(_OF_REQUESTS)
 
 
 def _named(flat: Mapping[str, Any]) -> int:
-    """How many of the quantities that only requests of a language model have are there."""
+    """Number of quantities that only requests of a language model have."""
     return sum(any(name in flat for name in _names()["requests"][part]) for part in _OF_REQUESTS)
 
 

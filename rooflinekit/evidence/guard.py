@@ -196,7 +196,7 @@ def _table(path: Path, unit: str | None) -> Iterator[Reading]:
 
 
 def _served_readings(run: Measurement) -> Iterator[Reading]:
-    """What users felt of one run, and the rate of tokens."""
+    """Latencies of one run, and the rate of tokens."""
     facts = run.facts
     load = {"in": facts.isl and round(facts.isl), "out": facts.osl and round(facts.osl), "rate": facts.rate,
             "in flight": facts.concurrency}  # fmt: skip
@@ -221,7 +221,9 @@ def _named(first: str, cells: Mapping[str, Any]) -> str:
 ASSUMED = 0.03
 """Standard deviation of a reading that was taken once and says no spread: an assumption, for `noise` to replace."""
 RUN_TO_RUN = 0.01
-"""What clocks, heat and addresses add between two runs, where only the spread within a run is known: an assumption."""
+"""Spread that clocks, heat and addresses add between two runs, where only the spread within a run is known: an
+assumption.
+"""
 _FINEST = 0.001  # no suite is less noisy, however alike a few readings are
 _PRIOR = 4  # repeats that the noise of the other rows is worth in the estimate of a row's own
 _BEYOND, _BELOW = 1.45, 1.2
@@ -256,7 +258,7 @@ class Check:
 
     @property
     def regressed(self) -> bool:
-        """Whether it is slower than its limit."""
+        """True if it is slower than its limit."""
         return self.change > self.limit
 
 
@@ -367,7 +369,7 @@ def _by_baseline(
 
 
 def _kernel(row: Reading) -> bool:
-    """Whether it is a time that adds up with others, not what users feel."""
+    """True if it is a time that adds up with others, not what users feel."""
     return not row.rate and row.run is None
 
 
@@ -451,7 +453,7 @@ class _Predicted:
     release: str
 
     def cause(self, value: float, other: float, said: str) -> str:
-        """What the kernel waits for, and the share of the datasheet's rate that it reaches."""
+        """Resource that limits the kernel, and the share of the datasheet's rate that it reaches."""
         if self.limit == "overhead":
             return f"waits for {_LIMITS[self.limit]}: {other * 1e6:.3g} µs {said}"
         return (f"waits for {_LIMITS[self.limit]}: {percent(self.bound / value)} of the datasheet's rate, "
@@ -501,7 +503,7 @@ def _group(group: Group, given: Given) -> list[_Predicted]:
 
 
 def _served_cause(row: Reading, old: Reading) -> str:
-    """What made a serving run slower than another one, by the figures that tell steps from waiting."""
+    """Cause that made a serving run slower than another one, by the figures that tell steps from waiting."""
     if row.run is None or old.run is None:
         return ""
     what, figure, rest, now, before = (

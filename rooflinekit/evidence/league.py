@@ -64,7 +64,7 @@ class Figure(Plain):
         return None if answer is None else answer / self.measured - 1.0
 
     def outcome(self, tool: str) -> str:
-        """Whether we are nearer than a tool: `win`, `loss`, `draw`; empty where one of both has no answer.
+        """Comparison with a tool: `win`, `loss`, `draw`; empty where one of both has no answer.
 
         >>> made = lambda ours: Figure("a", "s", "m", "g", "vllm", 1, "tpot_ms", 10.0, {OURS: ours, "other": 12.0})
         >>> [made(ours).outcome("other") for ours in (11.0, 12.0, 15.0)]
@@ -114,7 +114,7 @@ class League(Answer):
 
     @property
     def answered(self) -> int:
-        """Those that we answer."""
+        """Number of figures that we answer."""
         return sum(each.answers[OURS] is not None for each in self.figures)
 
 
@@ -161,7 +161,7 @@ def league(
 
 
 def _ask(python: str, tool: str, asked: Sequence[Question]) -> list[dict[str, float] | str]:
-    """What a tool says to each question, asked in the environment that it is installed in; equal ones once."""
+    """Answers of a tool to each question, asked in the environment that it is installed in; equal ones once."""
     each = list(dict.fromkeys(asked))
     told = json.dumps([question._asdict() for question in each])
     done = subprocess.run([python, rivals.__file__, tool], input=told, capture_output=True, text=True, check=False)
@@ -231,7 +231,7 @@ def _bounds(group: ServedGroup) -> list[float | None]:
 
 
 def questions(group: ServedGroup) -> Iterator[Question]:
-    """What every tool is told of each row of a group; lengths are the mean ones of the client's requests."""
+    """Questions to every tool for each row of a group; lengths are the mean ones of the client's requests."""
     table, plan, shrunk = group.table, group.resolved.plan, mean_share(group)
     facts = _deployment(plan) | {"drafts": group.server.draft_tokens, "accepted": _accepted(group.server.draft_tokens)}
     columns = (table[name] for name in ("load", "isl", "osl", "concurrency", "rate", "requests"))

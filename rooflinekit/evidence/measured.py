@@ -80,7 +80,7 @@ def read_measurements(path: Path) -> list[Measurement | StartUp]:
 
 
 def read_intervals(path: Path) -> list[Interval]:
-    """What a recording of scrapes or a log of requests holds, in order of time.
+    """Intervals of a recording of scrapes or of a log of requests, in order of time.
 
     Raises SpecError for a file that cannot be read or is neither.
     """
@@ -102,7 +102,7 @@ def read_start(path: Path) -> StartUp | None:
 
 
 def _written(text: str) -> str:
-    """What a file is: recording, JSON (harness: our own), aiperf, mlperf, exposition, text with runs; or nothing."""
+    """Kind of a file: recording, JSON (harness: our own), aiperf, mlperf, exposition, text with runs; or nothing."""
     if is_recording(text):
         return "recording"
     if _JSON.match(text):
@@ -152,12 +152,12 @@ def _is_json(text: str) -> bool:
 
 
 def is_of_harness(path: Path) -> bool:
-    """Whether a file is a measurement file of `rooflinekit validate`. Raises SpecError for one that cannot be read."""
+    """True if a file is a measurement file of `rooflinekit validate`. Raises SpecError for one that cannot be read."""
     return _written(read_text(path)) == "harness"
 
 
 def is_benchmark(path: Path) -> bool:
-    """Whether a file is none of kernels: JSON that no harness of ours wrote, or text that a client or engine did.
+    """True if a file is none of kernels: JSON that no harness of ours wrote, or text that a client or engine did.
 
     False for what cannot be read as text.
     """
@@ -316,7 +316,7 @@ def _offered_rate(fields: Fields) -> float | None:
 
 
 def _variation(fields: Fields, side: str) -> float | None:
-    """How lengths vary: of every request where the file keeps them, else of the range that SGLang draws from.
+    """Variation of lengths: of every request where the file keeps them, else of the range that SGLang draws from.
 
     Uniform from r·L to L: (1 − r) / (√3·(1 + r)). side: `input` or `output`.
     """

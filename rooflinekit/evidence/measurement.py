@@ -1,4 +1,4 @@
-"""What a benchmark run measured, in our definitions, and how figures are read from the mappings of other tools."""
+"""Measurements of a benchmark run, in our definitions, and how figures are read from the mappings of other tools."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Facts:
-    """How a run was made, as far as it is known; a user fills in what the file leaves out.
+    """Facts of a run, as far as they are known; a user fills in what the file leaves out.
 
     isl, osl: mean tokens a request; concurrency: most requests that the client kept in flight; rate: requests a second
     that the client offered (None: as fast as `concurrency` allows); requests: how many were counted; warmup: how many
@@ -86,7 +86,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class StartUp:
-    """What an engine says when it starts, of memory that of one accelerator; None where the log does not say.
+    """An engine's start-up log; memory is that of one accelerator, None where the log does not say.
 
     kv_bytes: room for the cache [B]; kv_tokens: tokens that fit in it; weight_bytes [B]; max_len: longest request
     [tokens] and how many of that length fit. facts, deployment: how it was started. printed_tokens: what the log calls
@@ -147,7 +147,7 @@ class Fields:
             raise SpecError(f"{self.source}: {name} is {error}") from None
 
     def count(self, *names: str) -> int | None:
-        """The same as a whole number of at least 1; 0 is None."""
+        """The field as a whole number of at least 1; 0 is None."""
         value = self.number(*names)
         return int(value) if value else None
 

@@ -1,4 +1,4 @@
-"""What people paste: console blocks of benchmark clients, tables in Markdown or CSV, sentences with figures, job logs.
+"""Pasted text: console blocks of benchmark clients, tables in Markdown or CSV, sentences with figures, job logs.
 
 pasted.yaml has the labels. A label is understood where it names a quantity and, of a time, its unit.
 """
@@ -49,7 +49,7 @@ _TABLE = How("table")
 
 
 def is_pasted(text: str) -> bool:
-    """Whether a text may hold figures that people paste, or results in JSON among other lines."""
+    """True if a text may hold figures that people paste, or results in JSON among other lines."""
     if _measures(text.lstrip().partition("\n")[0]):
         return True
     plain = "\n".join(services(text).values())
@@ -112,7 +112,7 @@ def quantity_of(label: str) -> tuple[str, str] | None:
 
 
 def _measures(header: str) -> bool:
-    """Whether columns of a CSV hold what a benchmark of requests measures, and something of its load."""
+    """True if columns of a CSV hold what a benchmark of requests measures, and something of its load."""
     cells = [cell.strip(' "') for cell in header.split(delimiter_of(header))]
     names = [found[0] for cell in cells if (found := quantity_of(cell))]
     served = [name for name in names if name.startswith(_MEASURED) and not name.startswith("e2e.")]

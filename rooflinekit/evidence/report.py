@@ -97,7 +97,7 @@ def _groups(found: Accuracy, kind: str) -> Table:
 
 
 def _cells(figures: Mapping[str, float | None]) -> list[str]:
-    """What the table shows of a group; its width is that of the 90 % interval."""
+    """Cells of a group's row; its width is that of the 90 % interval."""
     width = figures["width"]
     return [*(_percent(figures[name]) for name in _SHOWN), "-" if width is None else f"{width:.2g}x"]
 
@@ -320,7 +320,7 @@ def _part(value: float) -> str:
 
 
 def _gaps(now: Beside) -> Iterator[str]:
-    """Of each time that was measured, where its gap comes from."""
+    """Causes of the gap of each measured time."""
     if now.tpot.measured is not None and now.batch_ms is not None and now.step_ms is not None:
         stalls = "" if now.stall_ms is None else f"{_part(now.stall_ms)} from requests that stood still, "
         yield (f"gap of TPOT {signed_ms(now.tpot.measured - now.tpot.expected)}: {_part(now.batch_ms)} from "
@@ -339,7 +339,7 @@ def _drifts(found: Watched) -> Iterator[str]:
 
 
 def _moved(found: Watched) -> Iterator[str]:
-    """Which part of the traffic moved the prediction most."""
+    """Part of the traffic that moved the prediction most."""
     if found.moved:
         part = max(found.moved, key=lambda name: abs(found.moved[name] - 1.0))
         change = found.moved[part] - 1.0

@@ -265,7 +265,7 @@ def interpreter(tool: str) -> str | None:
 
 @functools.cache
 def asked(tool: str, row: Any) -> dict[str, float] | str:
-    """What a tool answers, or why it does not."""
+    """Answer of a tool, or the reason why there is none."""
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             return TOOLS[tool](row)

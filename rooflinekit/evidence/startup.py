@@ -1,4 +1,4 @@
-"""What an engine says when it starts: its model, its split, its formats, its cache and its limits."""
+"""Start-up logs of engines: its model, its split, its formats, its cache and its limits."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _patterns() -> Mapping[str, Mapping[str, Sequence[re.Pattern[str]]]]:
 
 
 def is_startup(text: str) -> bool:
-    """Whether a text holds a line that an engine writes when it starts."""
+    """True if a text holds a line that an engine writes when it starts."""
     begin = text[:_BEGIN]
     return any(each.search(begin) for quantities in _patterns().values() for lines in quantities.values()
                for each in lines)  # fmt: skip

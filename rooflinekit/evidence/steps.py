@@ -25,7 +25,7 @@ class Point(NamedTuple):
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Point:
-        """That of a row."""
+        """Read the point of a row."""
         return cls(row["phase"], row["batch"], row["context"])
 
     @property
@@ -35,7 +35,7 @@ class Point(NamedTuple):
 
     @property
     def workload(self) -> dict[str, int]:
-        """What to ask `estimate` for."""
+        """Keywords of `estimate` for this point."""
         if self.phase == "prefill":
             return {"batch": self.batch, "isl": self.context, "osl": 2}
         return {"batch": self.batch, "isl": self.context - 1, "osl": 2, "context": self.context}
@@ -51,12 +51,12 @@ class MeasuredStep:
 
     @property
     def point(self) -> Point:
-        """What was measured."""
+        """The measured point."""
         return Point.of(self.row)
 
     @property
     def tool(self) -> str:
-        """What measured it."""
+        """Tool that measured the step."""
         return f"rooflinekit validate, {self.row['backend']}"
 
 
@@ -122,11 +122,11 @@ def as_launched(row: Mapping[str, Any], fused_ms: float, launches: float) -> flo
 
 
 _LIMITS = ("engine_version", "token_budget", "max_num_seqs", "memory_fraction")
-"""What an engine's rows say of its release and of the limits that it has set itself."""
+"""Columns of an engine's rows with its release and its limits."""
 
 
 def deployment_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What a row ran as: which engine with which limits, all in one format, and with or without CUDA graphs.
+    """Deployment of a row: which engine with which limits, all in one format, and with or without CUDA graphs.
 
     Prompts beyond the largest graph of a run (`graph_tokens`, where a row says it) were launched kernel by kernel.
     """

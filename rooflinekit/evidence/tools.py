@@ -32,7 +32,7 @@ _QUANT = re.compile(r"[-._](UD-)?((I?Q\d\w*)|TQ\d\w*|BF16|FP?16|F32|MXFP4\w*|NVF
 
 
 class How(NamedTuple):
-    """What all results of a tool have in common: its engine, the unit of its times, and how its requests come."""
+    """Facts that all results of a tool share: its engine, the unit of its times, and how its requests come."""
 
     tool: str
     engine: str | None = None
@@ -42,7 +42,7 @@ class How(NamedTuple):
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> How:
-        """That of a row of a table."""
+        """Read a row of a table."""
         return cls(**{name: row[name] for name in cls._fields if name in row})
 
 
@@ -96,7 +96,7 @@ def _said(value: Any) -> bool:
 
 
 def _at(data: Mapping[str, Any], path: str) -> Any:
-    """What stands under keys that are joined by dots."""
+    """Value under keys that are joined by dots."""
     value: Any = data
     for key in path.split("."):
         value = value.get(key) if isinstance(value, Mapping) else None

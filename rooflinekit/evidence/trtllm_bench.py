@@ -1,4 +1,4 @@
-"""What trtllm-bench tells a server that it measures: sequences and tokens of a step, from memory and lengths.
+"""Settings of a server under trtllm-bench: sequences and tokens of a step, from memory and lengths.
 
 The rules are those of TensorRT-LLM's tuning.py and get_settings (validate/clients.yaml): as many sequences as would fit
 if each kept whole lengths, and the prompts that then come with a step of them; rounded up. It splits no prompt.

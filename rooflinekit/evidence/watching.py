@@ -144,7 +144,7 @@ class Drift:
 
 @dataclass(frozen=True)
 class Headroom:
-    """What is left below the knee: its share, and the hours until a rate that grows as now reaches it.
+    """Headroom below the knee: its share, and the hours until a rate that grows as now reaches it.
 
     peak: the mean rate of the highest hour of the last day, or of the last week after two; hours_left are then those
     until it reaches the knee. hours_between: the 90 % interval of hours_left, by the scatter of the rates.
@@ -252,7 +252,7 @@ class Watcher:
         return list(map(str, errors))
 
     def answer(self) -> Watched:
-        """What was seen so far. Raises InputError before the first interval."""
+        """The answer so far. Raises InputError before the first interval."""
         if self._posed is None:
             raise InputError("no request came to its first token while the servers were watched")
         resolved, missing = self._posed.resolved, []
@@ -270,7 +270,7 @@ class Watcher:
         )  # fmt: skip
 
     def _notes(self) -> list[str]:
-        """What the last interval of each source says."""
+        """Notes of the last interval of each source."""
         last = {each.run.source.partition(" at ")[0]: each.run.notes for each in self._intervals}
         return list(dict.fromkeys(note for notes in last.values() for note in notes))
 
@@ -414,7 +414,7 @@ def _together(posed: Posed, in_flight: float) -> tuple[float, float]:
 
 
 def _told_apart(predictor: Predictor, running: float, isl: float, osl: float) -> tuple[float, float]:
-    """What the engine adds to a decode step, and what kernels that read the cache take of it [ms]."""
+    """The engine's part of a decode step, and what kernels that read the cache take of it [ms]."""
     middle = Workload(max(running, 1.0), isl, osl, context=isl + osl / 2.0)
     kernels = predictor.decode_step(middle).kernels
     host = sum(float(each.expected) for each in kernels if each.kernel.family == "host")
@@ -527,14 +527,14 @@ def limit(k: float, run: float) -> float:
 
 
 def _preempted(before: Sequence[Beside], after: Sequence[Beside]) -> str:
-    """That preemptions became many more; nothing if they did not."""
+    """Sentence on more preemptions; nothing if there are none."""
     rates = [sum(each.preemptions or 0.0 for each in part) / max(len(part), 1) for part in (before, after)]
     more = rates[1] > 2.0 * rates[0] + 1.0
     return f"preemptions: {rates[1]:.3g} an interval, {rates[0]:.3g} before" if more else ""
 
 
 def cause_of(before: Sequence[Beside], after: Sequence[Beside], usual: Callable[[float], float]) -> str:
-    """What a longer step is made of: the one cause that leaves the least squares, if the loads tell them apart.
+    """Cause of a longer step: the one cause that leaves the least squares, if the loads tell them apart.
 
     usual: what the logarithm of measured over predicted was before, by that of the predicted time.
     """
@@ -637,7 +637,7 @@ def _day_on_day(left: Headroom, hours: Mapping[int, Sequence[float]]) -> Headroo
 def _reached(
     times: Sequence[float], heights: Sequence[float], limit: float, kinds: Sequence[int] = ()
 ) -> tuple[float, float, float] | None:
-    """When the least-squares line of kind 0 reaches a limit, and the 90 % interval of that time (Fieller 1954).
+    """Time at which the least-squares line of kind 0 reaches a limit, with its 90 % interval (Fieller 1954).
 
     Each kind has a height of its own, and all have one slope. None where the slope may be chance, or too few heights
     say so.

@@ -68,7 +68,7 @@ class Why:
 
 
 def told(run: Measurement) -> dict[str, Any]:
-    """What the file of a run says of it, by the names of options."""
+    """Options that the file of a run states."""
     facts = {name: value for name in Facts.__dataclass_fields__ if (value := getattr(run.facts, name)) is not None}
     return facts | dict(run.deployment)
 
@@ -150,7 +150,7 @@ class _Case:
         return total / 2.0
 
     def tried(self, changes: tuple[Change, ...]) -> Reason | None:
-        """What changes give; None where they are refused, or do not fit in memory."""
+        """Result of changes; None where they are refused, or do not fit in memory."""
         run, given = self.run, self.given
         for change in changes:
             run, given = _changed(run, given, change.option, change.value)
@@ -174,7 +174,7 @@ class _Case:
         return [best] if best else []
 
     def refined(self, reason: Reason) -> Reason | None:
-        """The same number, better fitted: between its neighbours on a scale of ratios, in ever smaller steps."""
+        """The number fitted better: between its neighbours on a scale of ratios, in ever smaller steps."""
         (change,), best, step = reason.changes, reason, 2.0**0.5
         if change.option not in _NUMBERS or reason.misfit < _FITS:
             return None
@@ -190,7 +190,7 @@ class _Case:
 
 
 def _figures(run: Measurement) -> int:
-    """How many figures a run has."""
+    """Number of figures of a run."""
     return sum(map(bool, (run.ttft.middle[1], run.tpot.middle[1], run.e2e.mean, run.output_tok_s)))
 
 
@@ -238,7 +238,7 @@ def _changes(posed: Posed, given: Given, own: Mapping[str, Any]) -> Iterator[Cha
 
 
 def _alike(was: Any, value: Any) -> bool:
-    """Whether two values are one; means of tokens are rounded, and engines need no version."""
+    """True if two values are one; means of tokens are rounded, and engines need no version."""
     if isinstance(was, int | float) and isinstance(value, int | float):
         return abs(was - value) < 1.0 if max(was, value) > 1.0 else was == value
     return str(was) == str(value) or (not was and not value)
@@ -252,7 +252,7 @@ def _price(option: str, was: Any, value: Any, said: str) -> float:
 
 
 def _said_by(option: str, facts: Facts, given: Given, stated: Mapping[str, Any]) -> str:
-    """Who says what an option is: you, the file, or nobody."""
+    """Source of an option: you, the file, or nobody."""
     if getattr(given.facts, option, None) is not None and option != "cv":
         return "you"
     if option in given.deployment or (option == "replicas" and given.replicas):
@@ -301,7 +301,7 @@ def _alternatives(posed: Posed, given: Given) -> Iterator[tuple[str, Any, Sequen
 
 
 def _of_the_load(posed: Posed, given: Given) -> Iterator[tuple[str, Any, Sequence[Any]]]:
-    """The same of clients and their protocol."""
+    """Changes of clients and their protocol."""
     facts, users = posed.facts, posed.facts.concurrency
     yield "hits", facts.hits or 0.0, (0.0, 0.25, 0.5, 0.75, 0.95, 1.0)
     for name in ("isl_cv", "osl_cv"):

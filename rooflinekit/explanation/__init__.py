@@ -1,1 +1,1 @@
-"""Where numbers come from: trees of formulas, tensors with their shapes."""
+"""Origins of numbers: trees of formulas, tensors with their shapes."""

@@ -36,7 +36,7 @@ class Derivation(Answer):
 
     @property
     def level(self) -> str:
-        """Whether the number is "expected" (calibrated) or a "bound" (datasheet)."""
+        """Level of the number: "expected" (calibrated) or "bound" (datasheet)."""
         return self.answer.level
 
     @property
@@ -51,7 +51,7 @@ class Derivation(Answer):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What `estimate` remarks, where the number is one of the deployment."""
+        """Remarks of `estimate`, where the number is one of the deployment."""
         return () if self.metric in COUNTED else self.answer.warnings
 
     @property
@@ -61,7 +61,7 @@ class Derivation(Answer):
 
     @property
     def largest_gap(self) -> float:
-        """How far the worst formula is from its number, relative."""
+        """Largest relative difference of a formula from its number."""
         return max(node.gap for node in self.root.walk())
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which number of an answer a metric is, traced from the question down to the datasheet.
+"""Metrics of an answer, traced from the question down to the datasheet.
 
 The numbers that a deployment is made of are leaves of the explanation, each with its source and its spread.
 """
@@ -60,7 +60,7 @@ class Leaves:
     pool: Pool
 
     def told(self, thing: D, source: Callable[[str], str], spread: Mapping[str, float] | None = None) -> D:
-        """The same with a leaf for every number whose field says what it is called; a 0 is no leaf."""
+        """Make a leaf for every number whose field has a name; a 0 is no leaf."""
         changed: dict[str, Any] = {}
         for entry in fields(thing):  # type: ignore[arg-type]
             value, quantity = getattr(thing, entry.name), entry.metadata.get("quantity")
@@ -84,7 +84,7 @@ class Leaves:
         return self.pool.fact(value, quantity)
 
     def predictor(self, predictor: Predictor, memory: MemoryModel) -> Predictor:
-        """Its plans with leaves, and this memory model."""
+        """The predictor's plans with leaves, and this memory model."""
         plan = self.plan(predictor.plan)
         if not isinstance(predictor, SpeculativePredictor):
             return replace(predictor, plan=plan, memory=memory)
@@ -150,7 +150,7 @@ class Leaves:
     # --- memory ------------------------------------------------------------------------------------------------------
 
     def memory(self, plan: Plan, memory: MemoryModel, place: int) -> MemoryModel:
-        """What the rule of the engine is made of; weights and cache of stage `place` down to the shapes."""
+        """Leaves of the engine's memory rule; weights and cache of stage `place` down to the shapes."""
 
         def source(name: str) -> str:
             several = "several" if plan.deployment.gpus > 1 else "one"
@@ -207,7 +207,7 @@ class Leaves:
                 yield named(sum(parts, 0.0), module, f"weights of {module.replace('_', ' ')}", unit)
 
     def cache_per_token(self, plan: Plan, layers: Iterable[Layer], tp: int = 1, policy: KVPolicy = FULL) -> Numeric:
-        """What one token adds to the cache of these layers on one of `tp` accelerators [B]."""
+        """Bytes that one token adds to the cache of these layers on one of `tp` accelerators [B]."""
         told: dict[Layer, Layer] = {}
         for layer in layers:
             if layer not in told:
@@ -236,7 +236,7 @@ _ASKED = "your input"
 
 @dataclass(frozen=True)
 class Case:
-    """What was asked, what `estimate` answered, the predictor behind it, and the load as it was played."""
+    """A case to explain: what `estimate` answered, the predictor behind it, and the load as it was played."""
 
     predictor: Predictor
     work: Workload
@@ -273,7 +273,7 @@ class Traced:
         return found
 
     def line(self, output: Any, symbol: str, unit: str) -> Symbol:
-        """What was traced; a 0 that nothing leads to is a line of its own."""
+        """The traced symbol; a 0 that nothing leads to is a line of its own."""
         if isinstance(output, Symbol):
             return output
         return self._pool.fact(float(output), Quantity(symbol, "nothing of this kind", unit, "no kernel, no number"))
@@ -311,7 +311,7 @@ class Traced:
 
     @property
     def loop(self) -> str:
-        """Where a number comes from that was played."""
+        """Origin of a number that was played."""
         if self.case.played is None:
             return ""
         asked = self.case.played.asked
@@ -343,7 +343,7 @@ class Traced:
 
     @cached_property
     def memory(self) -> Memory:
-        """What the batch needs, every number under the name that its field declares."""
+        """Memory of the batch, every number under the name that its field declares."""
         held = replace(self.case, work=self.work).held
         if self.case.played is not None:
             isl, osl = self.load.lengths
@@ -378,7 +378,7 @@ class Metric(NamedTuple):
 
 
 def _of_static(name: str, static: Callable[[Traced], Any], t: Traced) -> Any:
-    """Of the load that was played, or of the static batch."""
+    """The number of the played load, or of the static batch."""
     return static(t) if t.case.played is None else getattr(t.load, name)
 
 
@@ -501,7 +501,7 @@ METRICS: Mapping[str, Metric] = {
 """Metrics that do not name a step."""
 
 COUNTED = ("params", "params_active", "kv_per_token", "ridge")
-"""Of a model or an accelerator, whatever is deployed."""
+"""Metrics of a model or an accelerator, whatever is deployed."""
 
 TIMELESS = (*COUNTED, "memory", "weights", "kv", "activations", "overhead", "kv_pool", "max_batch", "max_context")
 """Metrics that no step has a part in; they are explained whether the deployment fits or not."""
@@ -570,7 +570,7 @@ _RATIOS = {
 }
 _KINDS = ("bound", "flops", "bytes", *_RATIOS)
 _OF_STEPS = ("mfu", "mbu")
-"""What only a whole step has."""
+"""Metrics that only a whole step has."""
 
 
 def _of_step(traced: Traced, folded: str) -> Found | None:

@@ -26,11 +26,11 @@ class Tracing(Protocol):
 
     @property
     def work(self) -> Any:
-        """Its batch and lengths, as variables."""
+        """Batch and lengths as variables."""
 
     @property
     def predictor(self) -> Any:
-        """Its steps."""
+        """Steps of the predictor."""
 
     def inputs(self, of: Any, *names: str) -> Any:
         """Numbers of the question, as variables."""
@@ -64,7 +64,7 @@ class PlayedLoad:
 
     @cached_property
     def ttft(self) -> Any:
-        """What a first token waits for, as played, and the step of the own prompt."""
+        """Waits of a first token, as played, and the step of the own prompt."""
         parts, found = self.found.played.first_parts, self.found
         own = named(self.traced.step("prefill").expected, "own", "a step of the own prompt alone", "s")
         beside = parts.prompt - float(own)
@@ -79,7 +79,7 @@ class PlayedLoad:
 
     @cached_property
     def tpot(self) -> Any:
-        """What a token waits for: its decode step in parts, at the mean batch, and prompts of others."""
+        """Waits of a token: its decode step in parts, at the mean batch, and prompts of others."""
         found, system = self.found, self.traced.predictor.plan.system
         step = self.traced.told(found.tokens.step, "step", "time of a token in decode steps")
         sequences, context = found.decoding

@@ -1,1 +1,1 @@
-"""What happens when clients meet an engine that makes one step after another: a load is played, never approximated."""
+"""Clients and an engine that makes one step after another: a load is played, never approximated."""

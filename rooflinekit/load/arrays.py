@@ -56,7 +56,7 @@ ROUND_ROBIN, RANDOM, LEAST_LOADED, SHARED = range(4)
 
 
 class Clients(NamedTuple):
-    """What clients send: one entry a request, in the order in which they are sent.
+    """Requests of clients: one entry a request, in the order in which they are sent.
 
     users: of a closed loop, 0 of an open one; warmup: requests of a closed loop that end before the counted ones begin;
     send: when an open loop sends [s]; isl, osl, cached: tokens in, out, and of the prompt already in the cache;
@@ -82,7 +82,7 @@ class Clients(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """What the engine does, and with how much; see `rooflinekit.load.policies` for the policy's four choices.
+    """Rules of the engine's scheduler; see `rooflinekit.load.policies` for the policy's four choices.
 
     budget: tokens of a step of one attention replica; most: sequences that run at once; engines: attention replicas;
     overlap: steps made up before the one under way has ended; longest: tokens of a sequence at most, 0 for any;
@@ -314,7 +314,7 @@ def _slotted(name: str, fields: tuple[str, ...]) -> type:
 
 
 def quick(record: Record) -> Record:
-    """The same fields on an object with slots, for `play` on lists: CPython reads them faster than a named tuple's.
+    """Copy the fields to an object with slots, for `play` on lists: CPython reads them faster than a named tuple's.
 
     >>> quick(Rules(*range(len(Rules._fields)))).budget
     6
@@ -327,7 +327,7 @@ def quick(record: Record) -> Record:
 
 @dataclass(frozen=True)
 class Makers:
-    """How arrays are made: of so many numbers or whole numbers that are all alike, in rows or not."""
+    """Functions that make arrays of so many equal numbers or whole numbers, in rows or not."""
 
     numbers: Callable[[int, float], Any]
     counts: Callable[[int, int], Any]
@@ -360,7 +360,7 @@ def numpy_arrays() -> Makers:
 
 
 def first_draw(seed: int, number: int) -> int:
-    """What the numbers of a request begin with, from 1 to MODULUS − 1; requests are numbered from 1.
+    """Seed of the numbers of a request, from 1 to MODULUS − 1; requests are numbered from 1.
 
     >>> first_draw(0, 1)
     48273

@@ -1,4 +1,4 @@
-"""When requests come: closed loop, Poisson, gamma, constant rate and bursts; seeded, one request at a time."""
+"""Arrivals of requests: closed loop, Poisson, gamma, constant rate and bursts; seeded, one request at a time."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def parse_process(text: str) -> Process:
 
 @dataclass(frozen=True)
 class Requests:
-    """What requests look like, whenever they come.
+    """Shape of requests, whenever they come.
 
     classes: shares of the priority classes 0, 1, …; empty for one class.
     """
@@ -230,7 +230,7 @@ class Drawn:
 
     @classmethod
     def of(cls, process: Process, requests: Requests, count: int, seed: int = 0) -> Drawn:
-        """The same requests as `generate` yields, all at once.
+        """Draw the requests of `generate` all at once.
 
         >>> from rooflinekit.load.lengths import Fixed
         >>> Drawn.of(Gamma(4.0, 0.0), Requests(Fixed(8), Fixed(2)), 3).time
@@ -248,7 +248,7 @@ class Drawn:
 
     @classmethod
     def read(cls, arrivals: Iterable[Arrival]) -> Drawn:
-        """Those of arrivals without blocks and samples; raises WorkloadError as `checked`."""
+        """Read the requests of arrivals without blocks and samples; raises WorkloadError as `checked`."""
         rows = [(each.time, each.isl, each.osl, each.priority) for each in checked(iter(arrivals))]
         time, isl, osl, priority = map(list, zip(*rows, strict=True)) if rows else ([], [], [], [])
         return cls(time, isl, osl, priority)

@@ -28,13 +28,13 @@ from rooflinekit.model.types.errors import needing
 Record = TypeVar("Record", Clients, Rules, Table, State)
 
 ENTRIES = ("start", "play")
-"""What is called from outside."""
+"""Functions that are called from outside."""
 
 _READERS = {
     "float": "number", "int": "count", "bool": "flag", "Numbers": "numbers", "Counts": "counts", "Flags": "flags",
     "Parts[Counts]": "rows", "Parts[Numbers]": "number_rows", "Parts[Parts[Numbers]]": "planes",
 }  # fmt: skip
-"""What reads a field, by what it holds; functions of `rooflinekit.load.pointers`."""
+"""Readers of a field, by its type; functions of `rooflinekit.load.pointers`."""
 _DIMENSIONS = {"number": 0, "count": 0, "flag": 0, "numbers": 1, "counts": 1, "flags": 1, "rows": 2, "number_rows": 2,
                "planes": 3}  # fmt: skip
 _WHOLE = ("count", "counts", "rows")
@@ -53,12 +53,12 @@ the cache 0.6 s, compiling 20 s (one core, numba 0.68).
 
 
 def available() -> bool:
-    """Whether numba is installed."""
+    """True if numba is installed."""
     return find_spec("numba") is not None
 
 
 def worth_it(requests: int, again: bool = False) -> bool:
-    """Whether compiled code is sooner done with so many requests; again: it has played with this step table before."""
+    """True if compiled code is sooner done with so many requests; again: it has played with this step table before."""
     if requests < AGAIN or not available():
         return False
     if _functions.cache_info().currsize:
@@ -101,7 +101,7 @@ def _places(record: str) -> dict[str, tuple[int, str]]:
 
 
 def as_arrays(record: Record) -> Record:
-    """The same with NumPy arrays in place of lists; rows of a table that are not yet known are worked out."""
+    """Replace lists by NumPy arrays; rows of a table that are not yet known are worked out."""
     import numpy as np  # noqa: PLC0415 - lists need none
 
     made: list[Any] = []
@@ -127,7 +127,7 @@ def _full(value: Any) -> Any:
 
 
 def _words(record: Clients | Rules | Table | State) -> Any:
-    """What compiled code reads of a named tuple; it must live as long as that runs."""
+    """Named tuple as words for compiled code; it must live as long as that runs."""
     import numpy as np  # noqa: PLC0415 - as above
 
     places = _places(type(record).__name__)
@@ -203,7 +203,7 @@ def source(cached: bool) -> str:
 
 
 def cache_folder() -> Path:
-    """Where compiled code is kept; ROOFLINEKIT_CACHE names another folder."""
+    """Folder of compiled code; ROOFLINEKIT_CACHE names another folder."""
     if own := os.environ.get("ROOFLINEKIT_CACHE"):
         return Path(own)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rooflinekit"
@@ -211,7 +211,7 @@ def cache_folder() -> Path:
 
 @cache
 def _functions() -> dict[str, Callable[..., Any]]:
-    """What is called from outside, ready to be compiled or to be read from the cache.
+    """Functions that are called from outside, ready to be compiled or to be read from the cache.
 
     Raises MissingExtraError.
     """

@@ -100,7 +100,7 @@ class Printer:
         self.records: dict[str, str] = {}
 
     def refusal(self, node: ast.AST, why: str = "") -> SubsetError:
-        """What cannot be printed, and where."""
+        """Error for a construct that cannot be printed, and its place."""
         what = why or f"{type(node).__name__} `{ast.unparse(node).splitlines()[0]}` is outside the subset"
         return SubsetError(f"{self.path}:{getattr(node, 'lineno', 0)}: {what}")
 
@@ -122,7 +122,7 @@ class Printer:
         return f"function {node.name}({', '.join(names)}) {{\n{declared}{self.block(body)}}}\n"
 
     def default(self, node: ast.expr) -> str:
-        """What an argument is where it is not given; for lists typed arrays."""
+        """Default of an argument; for lists typed arrays."""
         return "NUMBERS" if isinstance(node, ast.Name) and node.id == "LISTS" else self.value(node)
 
     def name(self, name: str) -> str:
@@ -225,7 +225,7 @@ class Printer:
         raise self.refusal(node.iter)
 
     def target(self, node: ast.expr) -> str:
-        """What an assignment changes."""
+        """Target of an assignment."""
         if not isinstance(node, (ast.Name, ast.Subscript)):
             raise self.refusal(node)
         return self.value(node)
@@ -244,7 +244,7 @@ class Printer:
         return text[1:-1] if isinstance(node, (ast.BoolOp, ast.Compare)) else text
 
     def kind(self, node: ast.Attribute) -> str:
-        """What a field of a named tuple holds."""
+        """Type of a field of a named tuple."""
         record = self.records.get(node.value.id, "") if isinstance(node.value, ast.Name) else ""
         return records().get(record, {}).get(node.attr, "")
 
@@ -339,4 +339,4 @@ class Printer:
 
 
 _MAKERS = ("numbers", "counts", "flags", "rows", "number_rows")
-"""What `new_state` calls its makers of arrays."""
+"""Names that `new_state` gives its makers of arrays."""

@@ -89,7 +89,7 @@ def _crowd(stage: float, rules: Rules) -> float:
 
 
 def _decode_time(tables: tuple[Table, Table], sequences: float, context: float) -> float:
-    """Of a step of so many sequences [s]."""
+    """Time of a decode step of so many sequences [s]."""
     count = max(round(sequences), 1)
     drafting = tables[0].drafting
     return run_time(*tables, count, count * context)[0] + (drafting[count] if len(drafting) else 0.0)
@@ -100,7 +100,7 @@ def _shared(table: Table, tokens: float) -> float:
 
 
 def _attention(table: Table, new: float, past: float) -> float:
-    """Of one chunk [s]."""
+    """Attention time of one chunk [s]."""
     last = len(table.cells) - 1
     fresh, before = round(new), round(past)
     plane = table.prefill[table.cells[min(fresh, last)]][table.cells[min(before, last)]]
@@ -108,7 +108,7 @@ def _attention(table: Table, new: float, past: float) -> float:
 
 
 def _prompts_time(table: Table, prompts: float, new: float, past: float) -> float:
-    """Of a step of whole prompts alone [s]."""
+    """Time of a step of whole prompts alone [s]."""
     rows = max(round(prompts), 1)
     time = table.sequences[rows] + table.sampled[rows] + _shared(table, prompts * new) + _images(table, rows)
     time += prompts * _attention(table, new, past) - _saved(table, rows, new) * (rows - 1)
@@ -116,10 +116,10 @@ def _prompts_time(table: Table, prompts: float, new: float, past: float) -> floa
 
 
 def _images(table: Table, prompts: int) -> float:
-    """What prompts take when they end, of images in the model's steps or of a draft [s]."""
+    """Time that prompts add at their end: of images in the model's steps or of a draft [s]."""
     return table.encoded[prompts] if len(table.encoded) else 0.0
 
 
 def _saved(table: Table, chunks: int, new: float) -> float:
-    """What each chunk after the first saves [s]."""
+    """Time that each chunk after the first saves [s]."""
     return saved_time(table, chunks, [0] * chunks, round(chunks * new)) if len(table.saved_counts) else table.launch

@@ -1,4 +1,4 @@
-"""How long prompts and outputs are: distributions of whole tokens, with moments and quantiles in closed form."""
+"""Lengths of prompts and outputs: distributions of whole tokens, with moments and quantiles in closed form."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Length:
         raise NotImplementedError
 
     def over_mean(self, share: float) -> float:
-        """The same over the mean."""
+        """Moment over the mean."""
         return self.quantile(share) / self.mean
 
     def sample(self, rng: Generator, count: int) -> list[int]:

@@ -208,7 +208,7 @@ def step_time(
 
 
 def besides(t: Table, local: int, n: int, new: Counts, past: Counts, firsts: int, tokens: int) -> float:
-    """What a step with prompts takes besides the sum [s]: for the keys of all prompts, and for tokens of ranks."""
+    """Time of a step with prompts beyond the sum [s]: for the keys of all prompts, and for tokens of ranks."""
     time = 0.0
     if len(t.keyed_dense):
         seen = 0.0
@@ -232,7 +232,7 @@ def whole_tokens(t: Table, local: int, tokens: int) -> int:
 
 
 def saved_time(t: Table, n: int, past: Counts, tokens: int) -> float:
-    """What each of several chunks after the first saves [s]; `tokens` are the new ones of all together."""
+    """Time that each of several chunks after the first saves [s]; `tokens` are the new ones of all together."""
     before = 0
     for i in range(n):
         before += past[i]
@@ -583,7 +583,7 @@ def preempt(k: Rules, c: Clients, s: State, r: int) -> None:
 
 
 def made_up(k: Rules, s: State, r: int) -> bool:
-    """Whether this step was made up before the next of the queue came, where scheduling overlaps."""
+    """True if this step was made up before the next of the queue came, where scheduling overlaps."""
     g = r // k.lanes
     if s.width[r] == 0 or s.waiting[g] == 0:
         return False
@@ -591,7 +591,7 @@ def made_up(k: Rules, s: State, r: int) -> bool:
 
 
 def has_place(r: int, c: Clients, k: Rules, s: State) -> bool:
-    """Whether there is a place for the next in the queue, and room in the cache."""
+    """True if there is a place for the next in the queue, and room in the cache."""
     g = r // k.lanes
     j = s.queue_head[g]
     if s.places[g] + 1 > k.most:
@@ -610,7 +610,7 @@ def has_place(r: int, c: Clients, k: Rules, s: State) -> bool:
 
 
 def unseen(k: Rules, s: State, r: int) -> bool:
-    """Whether the next of the queue came after the latest look at it, where looks are some steps apart."""
+    """True if the next of the queue came after the latest look at it, where looks are some steps apart."""
     return s.queued[s.queue_head[r // k.lanes]] > s.seen[r]
 
 
@@ -1197,7 +1197,7 @@ def touch(s: State, r: int) -> None:
 
 
 def follow(now: float, c: Clients, k: Rules, s: State) -> None:
-    """What follows the end of a request in a closed loop: the user's next; after the last warm-up, one of each."""
+    """Send the user's next request after the end of one; after the last warm-up, one of each user."""
     if c.users == 0:
         return
     s.counts[FLYING] -= 1

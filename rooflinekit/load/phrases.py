@@ -1,4 +1,4 @@
-"""What a user types for a length or an arrival process: a name, and numbers by name."""
+"""Phrases for a length or an arrival process: a name, and numbers by name."""
 
 from __future__ import annotations
 

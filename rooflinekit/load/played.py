@@ -1,4 +1,4 @@
-"""What happened while a load was played: times of every request, sums of every replica, and statistics of both."""
+"""Record of a played load: times of every request, sums of every replica, and statistics of both."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _LOST = 0.01  # share of the requests that stay in the system, from which a run 
 
 
 class FirstParts(NamedTuple):
-    """What the mean time to first token is made of [s].
+    """Parts of the mean time to first token [s].
 
     front_end: HTTP, tokeniser and hand-over, and encoders apart; under_way: until the step under way has ended; behind:
     prompts that came before; place: waiting for a place in the batch or for blocks of the cache; prompt: the steps that
@@ -69,12 +69,12 @@ class Sample:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of values."""
         return len(self.values)
 
     @property
     def mean(self) -> float:
-        """Their mean; not a number if there is none."""
+        """Mean of the values; not a number if there is none."""
         return float(self.values.mean()) if len(self.values) else math.nan
 
     @property
@@ -83,7 +83,7 @@ class Sample:
         return float(self.values[-1]) if len(self.values) else 0.0
 
     def upto(self, value: float) -> int:
-        """How many are at most as large."""
+        """Number of values that are at most as large."""
         import numpy as np  # noqa: PLC0415 - as above
 
         return int(np.searchsorted(self.values, value, "right"))
@@ -187,7 +187,7 @@ class Played:
 
     @cached_property
     def prompts_of_others(self) -> float:
-        """What prompts of others add to the mean time of a token [s]."""
+        """Time that prompts of others add to the mean time of a token [s]."""
         several = self.counted & (self.osl > 1)
         return float((self.delayed[several] / (self.osl[several] - 1)).mean()) if several.any() else 0.0
 
@@ -226,7 +226,7 @@ class Played:
 
     @cached_property
     def growth(self) -> tuple[bool, bool]:
-        """Whether more and more requests are in the system, and whether more and more wait for a first token."""
+        """Growth of the requests in the system, and of those without a first token."""
         import numpy as np  # noqa: PLC0415 - as above
 
         last = float(self.sent[self.sent < math.inf].max()) if len(self.sent) else 0.0
@@ -256,7 +256,7 @@ def _area(marks: Numbers, begins: Numbers, ends: Numbers) -> Numbers:
 
 
 def grows(times: Numbers, areas: Sequence[Numbers], arrived: float) -> tuple[bool, bool]:
-    """Of those in the system, and of those who wait for a first token, whether the number grows.
+    """Growth of the requests in the system, and of those without a first token.
 
     times: marks [s]; areas: ∫ of both numbers up to each [s]; arrived: requests between the first and the last mark. A
     number grows where its slope in time, by least squares, is above four standard errors of its residuals, and adds
@@ -276,7 +276,7 @@ def grows(times: Numbers, areas: Sequence[Numbers], arrived: float) -> tuple[boo
 
 
 def standard_error(values: Sequence[float]) -> float | None:
-    """Of their mean; None of fewer than two.
+    """Standard error of the mean; None for fewer than two values.
 
     >>> standard_error([1.0, 3.0])
     1.0
@@ -349,7 +349,7 @@ def _compiled_table(table: Table) -> Table | None:
 
 
 def _as_compiled(table: Table) -> Table:
-    """The same, worked out where it is not among them."""
+    """Compiled table, worked out where it is not among them."""
     found = _compiled_table(table)
     if found is None:
         found = compiled.as_arrays(table)

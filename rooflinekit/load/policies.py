@@ -1,4 +1,4 @@
-"""How an engine forms its steps, as data: six policies that differ in four choices."""
+"""Scheduling policies as data: six policies that differ in four choices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rooflinekit.model.types.errors import WorkloadError
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What a step may hold.
+    """Content of a step by a scheduling policy.
 
     mixes: prompts and decoding sequences share a step. chunks: a prompt may be cut to fit the token budget. joins: new
     requests start while others decode. pads: a finished sequence keeps its place until all of its batch have finished.
@@ -51,7 +51,7 @@ def policy_name(policy: Policy) -> str:
 
 @dataclass(frozen=True)
 class Limits:
-    """What the scheduler of one replica may do.
+    """Limits of the scheduler of one replica.
 
     engines: attention replicas that step together. token_budget: tokens of one step of one of them. max_num_seqs:
     sequences that run at once, in all. overlap: steps made up before the one under way has ended. queue_limit:

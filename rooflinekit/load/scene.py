@@ -33,7 +33,7 @@ _FOLLOWED = 1 << 26  # tokens beyond which a cache that does not grow is not fol
 
 @dataclass(frozen=True)
 class Scheduler:
-    """How each replica forms its steps, how many there are and how requests reach them.
+    """Scheduler of each replica, number of replicas, and router.
 
     None leaves a limit to the engine's default.
     """
@@ -66,7 +66,7 @@ class EncoderStation:
         self._free_at = [0.0] * gpus
 
     def done(self, now: float) -> float:
-        """When the embeddings of a request that comes now have come; each part goes to who is free first."""
+        """Time at which the embeddings of a request are there; each part goes to the encoder that is free first."""
         last = now
         for part in self.parts:
             ends = max(now, heappop(self._free_at)) + part
@@ -79,7 +79,7 @@ class EncoderStation:
 
 @dataclass(frozen=True, slots=True)
 class FrontEnd:
-    """What a request passes before it comes to a queue."""
+    """Front end before the queue of a replica."""
 
     time: Callable[[int], float] = lambda isl: 0.0  #: its work for a prompt of so many tokens [s]
     stream: float = 0.0  #: and for each token that it sends on [s]
@@ -101,7 +101,7 @@ class FrontEnd:
 
 @dataclass(frozen=True)
 class Drafting:
-    """What a draft does in the steps of a replica; nothing by default.
+    """Drafting in the steps of a replica; nothing by default.
 
     tokens: drafted in a row; verified: candidates that a step computes of each sequence; acceptance: of each token in a
     row, if those before it were accepted; seconds: by sequences that decode, from 0; prompt: its own pass over a prompt
@@ -122,7 +122,7 @@ class Drafting:
 
 @dataclass(frozen=True)
 class Scene:
-    """What is played on: step table, draft, limits, blocks of the cache, front end, replicas and their router."""
+    """Scene of a play: step table, draft, limits, blocks of the cache, front end, replicas and their router."""
 
     table: StepTable
     drafting: Drafting
@@ -136,7 +136,7 @@ class Scene:
 
     @property
     def rules(self) -> Rules:
-        """As the loop has them."""
+        """Rules in the form of the loop."""
         encoders = self.front.encoders
         return rules_of(
             self.limits,
@@ -167,7 +167,7 @@ class Scene:
         return own._replace(drafting=list(self.drafting.seconds)), half
 
     def clients(self, drawn: Drawn, users: int | None, warmup: int, cached: float = 0.0, prompts: int = 0) -> Clients:
-        """As the loop has them; this share of each prompt is in the cache already, but never its last token.
+        """Clients in the form of the loop; this share of each prompt is in the cache already, but never its last token.
 
         prompts: different ones that are sent again and again; they stay in the cache where it has room for all of them
         beside the answers under way, else it drops each before it returns.
@@ -185,7 +185,7 @@ class Scene:
         return Clients(users or 0, warmup, drawn.time, drawn.isl, drawn.osl, known, drawn.priority, front, chosen)
 
     def _keeps(self, prompts: int, drawn: Drawn, users: int) -> bool:
-        """Whether so many prompts stay in the cache of a replica."""
+        """True if so many prompts stay in the cache of a replica."""
         isl, osl = (sum(each) / len(each) for each in (drawn.isl, drawn.osl))
         kept = prompts * isl + min(users, prompts) * osl / 2.0 <= self.blocks * self.block
         return self.limits.prefix_caching and kept
@@ -262,7 +262,7 @@ _KEPT, _WATCHED = 16, 1024
 
 
 def _alike(plan: Plan, other: Plan) -> bool:
-    """Whether two plans differ in the limits of the engine alone, and nothing of their attention reads these."""
+    """True if two plans differ in the limits of the engine alone, and nothing of their attention reads these."""
     same = all(getattr(plan, each.name) is getattr(other, each.name)
                for each in fields(plan) if each.name != "deployment")  # fmt: skip
     limits = plan.deployment.settings
@@ -288,7 +288,7 @@ def _read_from(known: Rows[Row], own: Rows[Row]) -> Rows[Row]:
 
 
 def limits_of(predictor: Predictor, chosen: Scheduler, longest: float) -> Limits:
-    """What the scheduler of a replica may do where requests are up to `longest` tokens long."""
+    """Limits of a replica's scheduler where requests are up to `longest` tokens long."""
     plan = predictor.plan
     settings, dp = plan.deployment.settings, plan.deployment.dp
     budget = chosen.token_budget or settings.token_budget or int(plan.token_budget)
@@ -310,7 +310,7 @@ def limits_of(predictor: Predictor, chosen: Scheduler, longest: float) -> Limits
 
 
 def _keeps_prompts(plan: Plan) -> bool:
-    """Whether the engine finds prompts in its cache unless told."""
+    """True if the engine finds prompts in its cache unless told."""
     from rooflinekit.specs.engines import caches_prefixes  # noqa: PLC0415 - few loads have prompts that come again
 
     return caches_prefixes(plan.deployment.engine, plan.deployment.engine_version)
@@ -328,7 +328,7 @@ def steps_of(predictor: Predictor, limits: Limits, longest: int, width: int = 1,
 
 
 def drafting_of(predictor: Predictor, chosen: Scheduler, most: int, isl: float, osl: float) -> Drafting:
-    """What is drafted in steps of up to `most` sequences: as a scheduler says, or else by the predictor's own draft.
+    """Drafting in steps of up to `most` sequences: as a scheduler says, or else by the predictor's own draft.
 
     The predictor's takes the time of steps at the mean context.
     """
@@ -347,7 +347,7 @@ def drafting_of(predictor: Predictor, chosen: Scheduler, most: int, isl: float, 
 
 
 def front_end_of(predictor: Predictor, replicas: int = 1) -> FrontEnd:
-    """What requests pass before they come to the queue of a replica; encoders of all replicas are together."""
+    """Front end before the queue of a replica; encoders of all replicas are together."""
     costs, deployment = predictor.plan.costs, predictor.plan.deployment
     settings, encoders = deployment.settings, _encoders(predictor.plan, replicas)
     if settings.front_end == "token-ids":
@@ -359,7 +359,7 @@ def front_end_of(predictor: Predictor, replicas: int = 1) -> FrontEnd:
 
 
 def _encoders(plan: Plan, replicas: int) -> EncoderStation | None:
-    """Those of all replicas together, where images have accelerators of their own."""
+    """Encoders of all replicas together, where images have accelerators of their own."""
     found = encoders_of(plan)
     if found is None:
         return None

@@ -28,7 +28,7 @@ from rooflinekit.model.types.numeric import ceil_div
 from rooflinekit.model.vision import OfImages
 
 ROUTED = ("router", "expert_select")
-"""What stays with the tokens: it says where each of them goes."""
+"""Operation that stays with the tokens: it says where each of them goes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Elsewhere(Wrapped):
     images: int = 0
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
-        """Those of the operation over a replica's share."""
+        """Kernels of the operation over a replica's share."""
         share = step.replicas / self.replicas
         seen = replace(step, batch=step.batch.shared(share), replicas=self.replicas, context_ranks=1)
         if self.images and (prompts := seen.batch.prefilling):
@@ -82,7 +82,7 @@ _LIKE = {"ffn_send": "dispatch", "ffn_return": "combine"}
 
 
 def feed_forward_shard(shard: Shard) -> Shard:
-    """How the accelerators of the feed-forward blocks share them: `ep` groups, each block cut over those of a group."""
+    """Shard of feed-forward blocks on accelerators of their own: `ep` groups, each block cut over those of a group."""
     asked = shard.deployment
     own = replace(asked, tp=asked.ffn_tp, dp=asked.ep, ffn_gpus=0, all_to_all="deepep")  # none but chosen pairs come
     return replace(shard, deployment=own)
@@ -128,7 +128,7 @@ _SENT = "image_send"
 
 
 def of_encoders(op: Operation) -> bool:
-    """Whether this is of accelerators that encode images, or the way of the embeddings from them."""
+    """True if this is of accelerators that encode images, or the way of the embeddings from them."""
     if isinstance(op, Elsewhere):
         return op.place == "encoder"
     return isinstance(op, OfImages) and isinstance(op.held, Collective) and op.held.name == _SENT

@@ -81,7 +81,7 @@ Runs: TypeAlias = list[tuple[list[Operation], int]]
 
 
 _pass = partial(Elementwise, assumed=True)
-"""What is taken for one pass over what it reads and writes, which nobody measured."""
+"""Elements read and written that are taken for one pass, which nobody measured."""
 
 
 def dense_operations(block: DenseFFN, shard: Shard) -> list[Operation]:
@@ -185,7 +185,7 @@ def _dispatched_bytes(shard: Shard) -> float:
 
 
 def _exchanges(block: MixtureOfExperts, hidden: int, shard: Shard) -> tuple[list[Operation], list[Operation]]:
-    """What brings the tokens of all replicas and context ranks to the experts, and the results back.
+    """Operations that bring the tokens of all replicas and context ranks to the experts, and the results back.
 
     Within one replica the layer's all-reduce does it.
     """
@@ -619,7 +619,7 @@ _NORM_VECTORS: dict[Norm, int] = {"rmsnorm": 1, "layernorm": 2, "layernorm_nobia
 
 
 def mixer_operations(mixer: Mixer, shard: Shard) -> list[Operation]:
-    """What mixes the tokens of a layer, without the norms around it."""
+    """Operations that mix the tokens of a layer, without the norms around it."""
     return BUILDERS[type(mixer)](mixer, shard)
 
 
@@ -650,7 +650,7 @@ def layer_operations(layer: Layer, shard: Shard) -> list[Operation]:
 
 
 def _residuals(layer: Layer, block: Mixer | FeedForward, shard: Shard) -> tuple[list[Operation], list[Operation]]:
-    """What stands before and after a block where more than one residual vector, or a token's own one, reaches it.
+    """Operations before and after a block where more than one residual vector, or a token's own one, reaches it.
 
     Hyper-connections (arXiv:2512.24880; transformers, modeling_deepseek_v4.py): n streams yield n + n + n·n weights
     through an fp32 matrix, by which they are summed for the block and mixed again with its result; the iterations that

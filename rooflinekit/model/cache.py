@@ -1,4 +1,4 @@
-"""What a sequence keeps on the accelerators between steps, and the blocks in which an engine lays it out.
+"""Cache of a sequence on the accelerators between steps, and the blocks in which an engine lays it out.
 
 The law differs by kind of layer: full attention grows with the context, a sliding window or chunk stops growing,
 MLA keeps one latent that tensor parallelism replicates, linear attention and state-space layers keep a fixed state.
@@ -61,7 +61,7 @@ class CacheLaw:
 
     @property
     def bytes_per_token(self) -> float:
-        """What each token adds before any cap is reached [B]."""
+        """Bytes that each token adds before any cap is reached [B]."""
         return sum(slope for _, slope in self.slopes)
 
     def bytes(self, context: Numeric) -> Numeric:
@@ -113,7 +113,7 @@ class CacheLaw:
 def layer_cache(
     mixer: Mixer | None, tp: int = 1, index: Dtype = Dtype.FP8, policy: KVPolicy = FULL, kv: Dtype = Dtype.BF16
 ) -> LayerCache:
-    """What one layer keeps on one of `tp` accelerators, its cache in the format `kv`.
+    """Cache of one layer on one of `tp` accelerators, its cache in the format `kv`.
 
     `index` is the format of a sparse attention's index keys. Summaries of pages are a share of the keys and values. A
     mixer of a kind that is not known here says itself what it keeps, by a method `cache(tp, kv)`.
@@ -217,7 +217,7 @@ _NEARLY = 1.5  # kinds with up to this many times the layers of the rarest are p
 
 @dataclass(frozen=True)
 class Layout:
-    """How one sequence takes blocks, and how the pool is counted.
+    """Layout of one sequence in blocks, and the count of the pool.
 
     law: bytes of one sequence, padding included; block_bytes: one block of the pool; groups: how many of them hold the
     same `block` tokens, one for each group of layers. states: blocks that admission reckons for each recurrent state,
@@ -239,7 +239,7 @@ class Layout:
         return floor_div(self.blocks(pool), float(self.groups)) * self.block
 
     def admitted_bytes(self, longest: Numeric, step: float) -> Numeric:
-        """What vLLM reckons for one sequence of `longest` tokens when a step has at most `step` of them [B].
+        """Bytes that vLLM reckons for one sequence of `longest` tokens when a step has at most `step` of them [B].
 
         A window counts with a whole step beside it, and one block more. A recurrent state that the prefix cache keeps
         has a block to be read from and one to be written to.

@@ -54,13 +54,13 @@ class Memory:
 
     @property
     def overhead_bytes(self) -> float:
-        """What the engine takes besides weights, activations and cache."""
+        """Memory of the engine besides weights, activations and cache."""
         whole = self.context_bytes + self.non_torch_bytes + self.graph_bytes
         return named(whole, "engine", "what the engine takes besides", "B")
 
     @property
     def total_bytes(self) -> Numeric:
-        """What the batch needs, everything together."""
+        """Memory of the batch, everything together."""
         return self.weight_bytes + self.kv_bytes + self.activation_bytes + self.overhead_bytes
 
     @property
@@ -71,7 +71,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Outside:
-    """What an engine takes besides weights, activations and cache [B]."""
+    """Memory of an engine besides weights, activations and cache [B]."""
 
     context: float = field(metadata=about("context", "CUDA context and first buffers", "B"))
     non_torch: float = field(metadata=about("non_torch", "what grows outside the allocator", "B"))
@@ -128,7 +128,7 @@ class MemoryModel:
         )  # fmt: skip
 
     def pool(self, stage: Stage, activations: Numeric) -> Numeric:
-        """What the engine sets aside for the cache of one stage [B]; negative if the rest is too large."""
+        """Pool for the cache of one stage [B]; negative if the rest is too large."""
         pool = self._allowance(stage) - self.charge * activations
         return named(pool, "pool", "what is left for the cache by the engine's rule", "B", RULE)
 
@@ -145,7 +145,7 @@ class MemoryModel:
 
     @property
     def charge(self) -> float:
-        """How much of the activation peak the pool pays for."""
+        """Share of the activation peak that the pool pays for."""
         return {"static": 0.0, "free": self.fraction}.get(self.rule.budget, 1.0)
 
     def max_batch(self, context: Numeric, new: Numeric) -> Numeric:
@@ -182,7 +182,7 @@ class MemoryModel:
             yield from (share for share in shares if replace(self, fraction=share).evaluate(batch, context, new).fits)
 
     def _holds(self, local: Numeric, held: Numeric, new: Numeric) -> bool | NDArray[np.bool_]:
-        """Whether every stage holds so many sequences in a replica."""
+        """True if every stage holds so many sequences in a replica."""
         activations = self._activations(local, new)
         all_hold: Numeric = 1.0
         for stage in self.stages:
@@ -240,12 +240,12 @@ class MemoryModel:
         return named(ceil_div(context, fact(self.ranks, *RANKS)), "T_here", "tokens of a sequence on this rank")
 
     def _fits(self, stage: Stage, kv: Numeric, activations: Numeric) -> bool | NDArray[np.bool_]:
-        """Whether the stage holds so many bytes of cache; with none, whether the engine starts at all."""
+        """True if the stage holds so many bytes of cache; with none, if the engine starts at all."""
         needed, available = self._need(stage, kv, activations)
         return needed <= available
 
     def _need(self, stage: Stage, kv: Numeric, activations: Numeric) -> tuple[Numeric, Numeric]:
-        """What `kv` bytes of cache need together with all else, and what of that there is [B].
+        """Memory for `kv` bytes of cache together with all else, and the memory for it [B].
 
         An engine that refuses to start without room for one longest sequence needs that much. Where the pool is large
         enough, what counts is whether the memory holds the pool and all else.
@@ -273,7 +273,7 @@ class MemoryModel:
 
 
 def _quotient(left: Numeric, each: Numeric) -> Numeric:
-    """How often something fits; without end where it takes nothing."""
+    """Quotient of two sizes; infinite where the divisor is 0."""
     if is_zero(each):
         return where(left >= 0.0, _ENDLESS, 0.0)
     return left / each
@@ -331,7 +331,7 @@ def _step_tokens(plan: Plan) -> float:
 
 
 def outside_of(plan: Plan, drafted: int = 0) -> Outside:
-    """What the engine takes besides, where each sequence of a decode step has `drafted` tokens beside its own."""
+    """Memory of the engine besides weights, activations and cache; a sequence has `drafted` tokens beside its own."""
     rule, deployment, gpu = plan.engine.memory, plan.deployment, plan.system.accelerator
     non_torch = rule.non_torch[0]
     if deployment.joined > deployment.pp:
@@ -344,7 +344,7 @@ def outside_of(plan: Plan, drafted: int = 0) -> Outside:
 
 
 def captured_graphs(plan: Plan, drafted: int = 0) -> tuple[int, float]:
-    """How many CUDA graphs an engine captures, and what their largest steps hold [B].
+    """Number of CUDA graphs that an engine captures, and the memory of their largest steps [B].
 
     vLLM has a graph for each size of a mixed step, in which attention runs outside, and one for each size of a decode
     step. Graphs share memory, so the largest step counts: the activations of a layer, and in a decode step the fp32
@@ -366,7 +366,7 @@ def captured_graphs(plan: Plan, drafted: int = 0) -> tuple[int, float]:
 
 
 def captured_sizes(most: float, step: float = 256.0) -> int:
-    """How many batch sizes are captured up to `most` tokens: 1, 2, 4, each 8th, and from `step` on each 16th.
+    """Number of captured batch sizes up to `most` tokens: 1, 2, 4, each 8th, and from `step` on each 16th.
 
     vLLM, config/vllm.py `_set_cudagraph_sizes`; before 0.11 each 8th to the end.
 

@@ -1,4 +1,4 @@
-"""What a deployment holds: weights as an engine stores them, and the activation peak of a step."""
+"""Footprint of a deployment: weights as an engine stores them, and the activation peak of a step."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _BY_CHANNEL = (Dtype.FP8, Dtype.INT8)  # one fp32 scale an output channel
 
 
 def allocated_bytes(size: float) -> float:
-    """What PyTorch's caching allocator counts for one tensor [B] (c10/cuda/CUDACachingAllocator.cpp).
+    """Bytes in PyTorch's caching allocator for one tensor [B] (c10/cuda/CUDACachingAllocator.cpp).
 
     A tensor of 10 MiB or more has a segment of whole 2 MiB; what is left of it becomes a block of its own only if it
     is more than 1 MiB, and counts as part of the tensor otherwise. Smaller tensors share segments, in steps of 512 B.

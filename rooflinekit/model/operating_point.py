@@ -62,7 +62,7 @@ STEADY = "fixed", "kernels whose work does not depend on the context, and the en
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """What a workload costs on a plan; fields are scalars or arrays, as the workload is.
+    """Cost of a workload on a plan; fields are scalars or arrays, as the workload is.
 
     prefill: the step that holds the prompts. The decode step at the reported context is worked out when it is first
     asked for, unless TPOT was made from it.
@@ -102,7 +102,7 @@ class Predictor:
         return cls(plan, make_memory_model(plan))
 
     def on(self, plan: Plan) -> Predictor:
-        """The same on another plan."""
+        """The predictor on another plan."""
         return Predictor.of(plan)
 
     def prefill_batch(self, work: Workload) -> Batch:
@@ -193,7 +193,7 @@ class Predictor:
         return mean.widened(interval), (lambda: self.decode_step(work)) if many else (lambda: step)
 
     def _steady(self, batch: Numeric, context: Numeric) -> Time:
-        """What a decode step takes besides what grows with the context: scenarios of one batch share it.
+        """Time of a decode step without the part that grows with the context: scenarios of one batch share it.
 
         Where kernels are launched one by one, the gaps between them depend on the context through those that grow; so
         does what of an exchange they hide.

@@ -100,11 +100,11 @@ class Energy:
         return Energy(*map(add, _parts(self), _parts(other)))
 
     def times(self, factor: Numeric) -> Energy:
-        """So many times as much."""
+        """Multiply the energy."""
         return Energy(*[part * factor for part in _parts(self)])
 
     def labelled(self, symbol: str, what: str) -> Energy:
-        """The same; while it is traced, each part is a line of explanations; without a symbol under its own name."""
+        """Label each part while it is traced, as a line of explanations; without a symbol under its own name."""
         if Symbol not in map(type, _parts(self)):
             return self
         meanings = [f"{entry.metadata['quantity'].meaning}{what}" for entry in fields(self)]
@@ -139,7 +139,7 @@ def _each(known: Mapping[Dtype, float], kernel: Kernel) -> float:
 
 
 def _asked(timed: KernelTime, accelerator: Accelerator, law: PowerLaw, each: float, warm: bool = False) -> Energy:
-    """What all launches of a kernel would take in their time, without a limit; `each` is J/FLOP."""
+    """Energy of all launches of a kernel in their time, without a limit; `each` is J/FLOP."""
     kernel, n = timed.kernel, timed.kernel.count
     stays = minimum(kernel.activation_bytes, accelerator.l2_bytes)
     near: Numeric = law.cache

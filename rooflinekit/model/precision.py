@@ -1,4 +1,4 @@
-"""Which number format each part of a deployment uses, from the checkpoint's facts and the user's choices.
+"""Number format of each part of a deployment, from the checkpoint's facts and the user's choices.
 
 llama.cpp's formats store each tensor in one block format, or in two that follow each other over the layers.
 """
@@ -45,7 +45,7 @@ class Precision:
         return self.inputs or (self.stream if stored.is_wide else stored)
 
     def at(self, layer: int) -> Precision:
-        """The same with the formats of one layer."""
+        """Precision with the formats of one layer."""
         return replace(self, formats=self.layers[layer], layers=()) if self.layers else self
 
     def compute(self, weight: Dtype) -> Dtype:
@@ -127,14 +127,14 @@ _PARTNERS = {
     Dtype.MXFP4: (Dtype.MXFP4, Dtype.FP8),
 }
 _NARROWED = {("AMD", Dtype.MXFP4): Dtype.MXFP4}
-"""What inputs are quantised to where weights in a weight-only format are asked for, on units that have it.
+"""Formats of inputs where weights in a weight-only format are asked for, on units that have it.
 
 AMD's checkpoints (Quark) have weights and inputs in MXFP4, and vLLM multiplies them so on CDNA4 (huggingface.co/amd/
 Llama-3.3-70B-Instruct-MXFP4-Preview). On Blackwell engines keep the inputs of MXFP4 in 16 bit unless told otherwise;
 so does a checkpoint that names no format for them (gpt-oss).
 """
 _UNPACKED = (Dtype.FP8, Dtype.FP8_BLOCK, Dtype.NVFP4)
-"""What kernels of NVIDIA's older accelerators unpack and multiply in 16 bit, unasked (Marlin, in vLLM and SGLang)."""
+"""Formats that NVIDIA's older accelerators unpack and multiply in 16 bit, unasked (Marlin, in vLLM and SGLang)."""
 _INPUTS = (*_WIDE, Dtype.TF32, *dict.fromkeys(dtype for partners in _PARTNERS.values() for dtype in partners))
 
 
@@ -174,7 +174,7 @@ def _override(model: Model, deployment: Deployment) -> tuple[WeightFormats, tupl
 
 
 def _is_mxfp4_file(model: Model, deployment: Deployment) -> bool:
-    """Whether llama.cpp has experts in MXFP4 and all else in Q8_0: its MXFP4_MOE (llama-quant.cpp), as gpt-oss is.
+    """True if llama.cpp has experts in MXFP4 and all else in Q8_0: its MXFP4_MOE (llama-quant.cpp), as gpt-oss is.
 
     Not of a checkpoint whose file has told the format of each layer.
     """
@@ -258,12 +258,12 @@ RECIPES = {
     Dtype.IQ4_NL: Recipe(Dtype.IQ4_NL, grouped=_K5, first=(8, _K5)),
     Dtype.IQ4_XS: Recipe(Dtype.IQ4_XS, grouped=_K5, first=(8, _K5)),
 }
-"""What `--weights` in a GGUF format means for the tensors of a model."""
+"""Formats of a model's tensors for `--weights` in a GGUF format."""
 RECIPES.update({dtype: RECIPES[base] for dtype, base in MIXED_AS.items()})
 
 
 def has_more_bits(layer: int, depth: int) -> bool:
-    """Whether mixed formats give a layer's values and down projection more bits (`use_more_bits` in llama-quant.cpp).
+    """True if mixed formats give a layer's values and down projection more bits (`use_more_bits` in llama-quant.cpp).
 
     >>> sum(has_more_bits(layer, 32) for layer in range(32))
     16

@@ -19,7 +19,7 @@ from rooflinekit.model.types.time import KernelTime, Time
 
 
 class Rates(NamedTuple):
-    """What the parts of a step's time ask of an accelerator."""
+    """Demand of the parts of a step's time on an accelerator."""
 
     memory_bandwidth: Numeric
     l2_bytes: Numeric
@@ -64,12 +64,12 @@ def roofline_bound(kernel: Kernel, system: System) -> tuple[Numeric, Numeric, Nu
 
 
 def peak_time(kernel: Kernel, accelerator: Accelerator | Rates) -> Numeric:
-    """What the arithmetic of all launches takes at the peak, n·F/P [s]; its share of the time is the MFU."""
+    """Time of the arithmetic of all launches at the peak, n·F/P [s]; its share of the time is the MFU."""
     return 0.0 if kernel.on_host else kernel.count * kernel.flops / accelerator.peak(kernel.dtype)
 
 
 def stream_time(kernel: Kernel, accelerator: Accelerator) -> Numeric:
-    """What weights and cache of all launches take at the bandwidth, n·(w + kr + kw)/W [s]; its share is the MBU."""
+    """Time of weights and cache of all launches at the bandwidth, n·(w + kr + kw)/W [s]; its share is the MBU."""
     if kernel.on_host:
         return 0.0
     return kernel.count * (kernel.weight_bytes + kernel.cache_bytes) / accelerator.memory_bandwidth
@@ -192,7 +192,7 @@ _SAME = 1.0 + 1e-9  # of two times that differ by rounding alone
 
 
 def time_parts(step: StepTime, accelerator: Accelerator | Rates) -> dict[str, Numeric]:
-    """What the time of a step adds up from [s]: its datasheet bound by what binds, then what comes on top of it.
+    """Parts of a step's time [s]: its datasheet bound by what binds, then what comes on top of it.
 
     A kernel's bound is its arithmetic at the peak, its bytes at the bandwidth or what it sends over links, whichever
     takes longest. Bytes are weights, cache, and activations that do not fit the last-level cache. `above_bound` is what

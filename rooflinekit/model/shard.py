@@ -1,4 +1,4 @@
-"""How one accelerator's share of a model is cut."""
+"""One accelerator's share of a model."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Shard:
         return Collective(name, kind, self.tp, width, sent, sampled=sampled, algorithm=algorithm)
 
     def context_tiers(self, kind: CollectiveKind) -> Tiers:
-        """How a collective over the ranks that share a context is sent; they lie tp apart."""
+        """Tiers of a collective over the ranks that share a context; they lie tp apart."""
         return tiers(kind, self.deployment.cp, self.deployment.cp * self.tp, self.domain)
 
     def kv_heads(self, heads: int) -> int:

@@ -50,7 +50,7 @@ _FEATURES = {"mtp": 2, "eagle": 2, "eagle3": 3}  # vectors of width D that are j
 
 @dataclass(frozen=True)
 class Head:
-    """What a draft on the target runs in its first step and in each later one, and what it keeps [B].
+    """Work of a draft on the target in its first step and in each later one, and what it keeps [B].
 
     Embedding and LM head of an MTP or EAGLE layer are the target's own, so they cost time but no memory; EAGLE-3 has a
     smaller LM head of its own.
@@ -144,7 +144,7 @@ _LONGEST = 8  # drafted tokens that are tried for the best number of them
 
 @dataclass(frozen=True)
 class Draft:
-    """What drafting costs: the plans of its first step and of each later one, and what it keeps in memory.
+    """Costs of drafting: the plans of its first step and of each later one, and what it keeps in memory.
 
     catch_up: tokens of a sequence that the first step computes; several where the draft reads hidden states of the
     target, which are only known once it has verified.
@@ -176,7 +176,7 @@ class Draft:
         return rounds
 
     def prefill(self, batch: Batch) -> Time:
-        """Its own pass over the prompt, if it keeps a cache."""
+        """Time of its own pass over the prompt, if it keeps a cache."""
         keeps = self.cache.slopes or self.cache.state_bytes
         return self.first.time(batch).total if self.first is not None and keeps else NOTHING
 
@@ -230,7 +230,7 @@ class SpeculativePredictor(Predictor):
     draft: Draft
 
     def on(self, plan: Plan) -> SpeculativePredictor:
-        """The same draft beside another plan."""
+        """The draft beside another plan."""
         return speculate(Predictor.of(plan), self.draft.choice, self.draft.model)
 
     def evaluate(self, work: Workload) -> OperatingPoint:
@@ -253,7 +253,7 @@ class SpeculativePredictor(Predictor):
         return verify, replace(verify, kernels=tuple(drafted))
 
     def draft_time(self, work: Workload, context: Numeric) -> Numeric:
-        """What drafting adds to the verification of one round [s]."""
+        """Time that drafting adds to the verification of one round [s]."""
         rounds = self.draft.batches(self._local(work), context)
         return sum((times * plan.time(batch).expected for plan, batch, times in rounds), 0.0)
 
@@ -284,7 +284,7 @@ class SpeculativePredictor(Predictor):
         return min(range(len(times)), key=times.__getitem__)
 
     def notes(self) -> Iterator[str]:
-        """What the reader of its answers should know."""
+        """Notes for the reader of its answers."""
         choice, target = self.draft.choice, self.plan.model
         if choice.assumed and choice.acceptance != (MTP_ACCEPTANCE,):
             low, high = MEASURED[choice.method][1][choice.draft_tokens - 1]
@@ -337,7 +337,7 @@ _YIELD = "1 + α1 + α1·α2 + …, arXiv:2211.17192, equation 1"
 
 
 def _drafted(timed: KernelTime, times: int) -> KernelTime:
-    """The same kernel in each of `times` equal steps of the draft."""
+    """Repeat the kernel in each of `times` equal steps of the draft."""
     name, count = f"draft_{timed.kernel.name}", timed.kernel.count * times
     return timed.repeated(fact(times, *_STEPS), replace(timed.kernel, name=name, count=count)).labelled()
 

@@ -1,4 +1,4 @@
-"""Which splits of a model over a system exist; every other is refused with those that do."""
+"""Splits of a model over a system; every other is refused with those that exist."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check_deployment(model: Model, deployment: Deployment, system: System) -> No
 
 
 def _refusals(model: Model, deployment: Deployment, system: System) -> Iterator[str]:
-    """What is wrong with a split, the plainest first."""
+    """Refusals of a split, the plainest first."""
     tp, domain, pp = deployment.tp, system.domain_size, deployment.pp
     if tp > domain and not system.spans:
         link = system.accelerator.link_kind or "a link"
@@ -61,7 +61,7 @@ def _refusals(model: Model, deployment: Deployment, system: System) -> Iterator[
 
 
 def _of_kind(model: Model, deployment: Deployment) -> Iterator[str]:
-    """What encoder-decoders, and layers that share weights, do not take."""
+    """Refusals for encoder-decoders, and for layers that share weights."""
     if model.encoder is not None:
         asked = {"lora_rank": deployment.lora_rank, "offload_layers": deployment.offload_layers}
         yield from (f"{k}={v}, but {model.name} is an encoder-decoder; leave {k} out" for k, v in asked.items() if v)
@@ -121,7 +121,7 @@ def _of_experts(model: Model, deployment: Deployment) -> Iterator[str]:
 
 
 def _of_groups(model: Model, deployment: Deployment) -> Iterator[str]:
-    """What feed-forward blocks, or an encoder, on accelerators of their own do not go with."""
+    """Refusals for feed-forward blocks, or an encoder, on accelerators of their own."""
     ffn, encoder, tp = deployment.ffn_gpus, deployment.encoder_gpus, deployment.ffn_tp
     beside = {"pp": deployment.pp > 1}
     if ffn:
@@ -173,7 +173,7 @@ def _choices(name: str, values: list[int]) -> str:
 
 
 def _offload_refusals(model: Model, deployment: Deployment, system: System) -> Iterator[str]:
-    """What the host cannot keep, or need not."""
+    """Refusals of offloading: layers that the host cannot keep, or need not."""
     layers, experts = deployment.offload_layers, deployment.offload_experts or deployment.n_cpu_moe
     if not layers and not experts:
         if deployment.host_bandwidth is not None:

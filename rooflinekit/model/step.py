@@ -103,7 +103,7 @@ def group_repeats(grouped: Numeric, heads: Numeric, kv_heads: Numeric) -> Numeri
 
 
 def host_entries(costs: StepCosts, iteration: Iteration, kernels: Sequence[KernelTime]) -> list[KernelTime]:
-    """What an engine adds to the kernels of a step, as entries of family "host".
+    """Engine's work beside the kernels of a step, as entries of family "host".
 
     t = max(Σ kernels + gaps, launches·t_launch) + host: the gaps between kernels that are launched one by one are what
     the launches take beyond the kernels. Each end of a step is made of the same end of both: those of this entry are
@@ -151,7 +151,7 @@ def launches_of(kernels: Iterable[Kernel], costs: StepCosts, graphed: bool = Fal
 
 
 def _launches_of(kernel: Kernel, costs: StepCosts) -> int:
-    """Those of what counts as `count` kernels: experts are routed, sorted and joined by kernels of their own."""
+    """Launches of `count` kernels: experts are routed, sorted and joined by kernels of their own."""
     if kernel.family == "moe":
         return kernel.count * (costs.expert_launches + costs.routed_launches * kernel.dequantised)
     if kernel.family == "mla_prefill":
@@ -192,7 +192,7 @@ def changed(timed: KernelTime, costs: StepCosts) -> KernelTime:
 
 
 def _slower(timed: KernelTime, costs: StepCosts) -> KernelTime:
-    """What a kernel takes beyond its launch, slower beside others; collectives stay: `collective` is theirs."""
+    """Kernel that is slower beside others beyond its launch; collectives stay: `collective` is theirs."""
     share = timed.memory / maximum(timed.memory + timed.compute, 1e-30)
     factor = beside_factor(costs.memory, costs.compute, named(share, "share", "memory's part of the two times"))
     beyond = maximum(timed.expected - timed.overhead, 0.0) / maximum(timed.expected, 1e-30)
@@ -246,7 +246,7 @@ class Plan:
 
     @property
     def shard(self) -> Shard:
-        """How the model is cut for one accelerator, as the operations were laid out."""
+        """Shard of the model for one accelerator, as the operations were laid out."""
         deployment = _as_run(self.deployment, self.system)
         return Shard(self.model.hidden, self.precision, deployment, self.system.domain_size)
 
@@ -293,18 +293,18 @@ class Plan:
 
     @property
     def costs(self) -> StepCosts:
-        """What the engine adds to kernels: nothing to the bound; how it works (graphs, mixed steps) stays."""
+        """Engine's costs beside kernels: nothing to the bound; how it works (graphs, mixed steps) stays."""
         return self.engine.costs if self.calibration else self.engine.costs.free
 
     @property
     def load_errors(self) -> LoadErrors:
-        """How far times under load err; fitted on GPUs, elsewhere as the steps do."""
+        """Errors of times under load; fitted on GPUs, elsewhere those of the steps."""
         fitted = self.calibration is not None and not self.system.accelerator.is_cpu
         return self.engine.loaded if fitted else LoadErrors()
 
     @cached_property
     def under_load(self) -> Plan:
-        """The same with `encoders` beside the steps, where they are accelerators of their own; else itself."""
+        """The plan with `encoders` beside the steps, where they are accelerators of their own; else itself."""
         if not self.deployment.encoder_gpus or self.encoders:
             return self
         away = {op: count for op, count in self.operations.items() if of_encoders(op)}
@@ -312,7 +312,7 @@ class Plan:
         return replace(self, operations=own, encoders=away)
 
     def tested(self, kind: str) -> str | None:
-        """How much of what was not seen lay inside 90 % intervals of `static` batches, or under `load`."""
+        """Share of unseen measurements inside 90 % intervals of `static` batches, or under `load`."""
         return self.engine.tested.get(kind) if self.calibration is not None else None
 
     def seen(self, batch: Batch) -> Step:
@@ -331,7 +331,7 @@ class Plan:
         return [kernel.tiled(VectorGemmShape) for kernel in kernels] if self.engine.costs.vectors else kernels
 
     def time(self, batch: Batch, grows: bool | None = None) -> StepTime:
-        """The same with times, as the engine runs it. Fields are scalars or arrays, as the batch is.
+        """Time the step as the engine runs it. Fields are scalars or arrays, as the batch is.
 
         The work that does not depend on the context carries what the engine adds to a step.
         """
@@ -353,7 +353,7 @@ class Plan:
         return tuple(timed)
 
     def apart(self, batch: Batch, costs: StepCosts | None, grows: bool | None = None) -> list[KernelTime]:
-        """The same one after the other, whatever overlaps."""
+        """Times of the kernels one after the other, whatever overlaps."""
         timed = (time_kernel(kernel, self.system, self.calibration) for kernel in self.kernels(batch, grows))
         accelerator = self.system.accelerator
         found = (each if costs is None else changed(each, costs) for each in timed)
@@ -412,7 +412,7 @@ class Plan:
         return deployment.joined if together else deployment.joined // deployment.dp
 
     def iteration(self, batch: Batch) -> Iteration:
-        """What the engine's loop turns over in this step."""
+        """Iteration of the engine's loop in this step."""
         new = batch.prefilling.tokens if batch.prefilling else 0.0
         return Iteration(
             passes=named(maximum(ceil_div(new, fact(self.token_budget, *_BUDGET)), 1.0), *_PASSES),

@@ -49,11 +49,11 @@ class OfImages(Wrapped):
 
     @property
     def weights(self) -> tuple[Weights, ...]:
-        """Those of the operation, where nobody else counts them."""
+        """Weights of the operation, where nobody else counts them."""
         return self.held.weights if self.counted else ()
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
-        """Those of the operation, where a prompt ends."""
+        """Kernels of the operation, where a prompt ends."""
         prompts = step.batch.prefilling
         ended = 0.0 if prompts is None else prompts.sampled_rows
         if is_zero(ended):

@@ -98,7 +98,7 @@ def _spec(uri: str) -> str:
 
 
 def method_text() -> str:
-    """How numbers come about, in the words of the modules that work them out.
+    """Text of the method, in the words of its modules.
 
     >>> "datasheet roofline" in method_text()
     True

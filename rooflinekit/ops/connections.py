@@ -21,7 +21,7 @@ _REASONS = {400: "Bad Request", 408: "Request Timeout", 429: "Too Many Requests"
 
 
 class Bounds:
-    """How many connections the descriptors of this process allow, in all and for one client, and may wait."""
+    """Numbers of connections that the descriptors of this process allow: in all, for one client, and waiting."""
 
     def __init__(self, workers: int, most: int = MOST, share: int = 2) -> None:
         """A client has half of `most` of them, so that another one is served whatever it does; or another `share`."""
@@ -54,7 +54,7 @@ class Connection(H11Protocol):
 
     bounds: Bounds
     seconds: float
-    """That the body of a request may take to come."""
+    """Seconds in which the body of a request may come."""
     _clock: asyncio.TimerHandle | None = None
     _awaited = ""
 

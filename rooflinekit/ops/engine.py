@@ -37,7 +37,7 @@ _SENDING = ("rate", "concurrency", "arrivals", "trace", "sessions", "speed", "cl
             "scheduler", "images", "image_size")  # fmt: skip
 """Options of `simulate` that clients decide by what they send, or that have no part in a server."""
 _STATIC = ("batch", "cached", "context")
-"""Likewise, of scenarios in plans."""
+"""Options of scenarios in plans that have no effect."""
 
 
 class RealClock:
@@ -60,7 +60,7 @@ class RealClock:
         return (seconds - self._begun) * self.scale
 
     def seconds_until(self, time: float) -> float:
-        """How long it takes to a played time, or 0 where that has passed [s]."""
+        """Time until a played time, or 0 where that has passed [s]."""
         return max(time - self.now(), 0.0) / self.scale
 
 
@@ -79,7 +79,7 @@ class SetClock:
 
 @dataclass(frozen=True)
 class Deployed:
-    """What a server pretends to be: a deployment, its scheduler and replicas, and usual lengths.
+    """Deployment that a server pretends to be, with its scheduler, replicas and usual lengths.
 
     name: what the model is called; prefill: the deployment of prefill replicas, where it is another one.
     """
@@ -93,7 +93,7 @@ class Deployed:
 
     @classmethod
     def read(cls, model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **scenario: Any) -> Deployed:
-        """Of options of `simulate`; those that say who sends what are the clients', and refused.
+        """Read options of `simulate`; those that say who sends what are the clients', and refused.
 
         Raises InputError (and its kinds) for these, and for anything that makes no sense.
         """
@@ -140,7 +140,7 @@ class Stream:
 
     @property
     def times_ms(self) -> dict[str, float | None]:
-        """When it was sent, and played TTFT, TPOT and time to its end [ms]; None of what has not been."""
+        """Times of sending, TTFT, TPOT and end [ms]; None of what has not been."""
         job = self.job
         first = (job.first - job.arrived) * 1e3 if job.first >= 0.0 else None
         done = first is not None and self.ended == "finished"
@@ -150,7 +150,7 @@ class Stream:
 
 
 class _Books(Ledger):
-    """What one replica writes down: first tokens as they come, and waits as the server's metrics have them."""
+    """Books of one replica: first tokens as they come, and waits as the server's metrics have them."""
 
     def __init__(self, metrics: Metrics) -> None:
         super().__init__(RequestObjective())
@@ -215,7 +215,7 @@ class PlayedEngine:
 
     @property
     def notes(self) -> Iterator[str]:
-        """What the server's owner should know."""
+        """Notes for the server's owner."""
         yield from self.what.resolved.warnings
         if microbatches(self.what.resolved.plan) > 1:
             yield "stages are played one after the other; `estimate` has what microbatches bring"
@@ -233,7 +233,7 @@ class PlayedEngine:
             self._settle(self.run.now)
 
     def coming(self) -> float:
-        """When the next token comes, or anything else happens [s]; inf while nothing is under way."""
+        """Time of the next token or other event [s]; inf while nothing is under way."""
         return self.run.coming()
 
     def advance(self, now: float) -> None:

@@ -24,7 +24,7 @@ from rooflinekit.specs.files import table_of
 from rooflinekit.version import __version__
 
 METRIC = "rooflinekit_predicted_replicas"
-"""What autoscalers follow; `rooflinekit watch --listen` exports it."""
+"""Metric that autoscalers follow; `rooflinekit watch --listen` exports it."""
 _PROMETHEUS = "http://prometheus-server.monitoring.svc:80"  # assumption: Prometheus' own chart in `monitoring`
 _START_S = 1800  # seconds to download, load and compile before a container counts as failed: an assumption
 _EVERY_S = 10  # seconds between two probes: Kubernetes' own default
@@ -36,7 +36,7 @@ _facts = partial(table_of, __file__)
 
 
 def manifest(launch: Launch, target: str) -> str:
-    """What a target takes, as YAML; its first comment says which numbers of the prediction it carries.
+    """Manifest for a target, as YAML; its first comment says which numbers of the prediction it carries.
 
     Raises InputError for an unknown target, and for what a target cannot hold.
     """
@@ -122,7 +122,7 @@ _LEFT = {
     "lws": "the router (the Service chooses at random), what kind of node it runs on: add a nodeSelector",
     "skypilot": "the router (SkyServe's own), the cloud",
 }
-"""What a plan says and the target has no place for."""
+"""Settings of a plan that the target has no place for."""
 
 
 def _scaled(server: Server, target: str) -> list[str]:
@@ -301,7 +301,7 @@ def _llm_d(launch: Launch) -> list[dict[str, Any]]:
 
 
 def _side_channel(server: Server) -> list[dict[str, Any]]:
-    """Where vLLM's servers of a split deployment agree on transfers."""
+    """Ports at which vLLM's servers of a split deployment agree on transfers."""
     if not server.side_channel:
         return []
     address = {"fieldRef": {"fieldPath": "status.podIP"}}
@@ -312,7 +312,7 @@ def _side_channel(server: Server) -> list[dict[str, Any]]:
 
 
 _DYNAMO_SAYS = ("--port", "--distributed-executor-backend")
-"""What Dynamo's operator decides: examples/backends/vllm/deploy/v1beta1/disagg-multinode.yaml (04521f4)."""
+"""Settings that Dynamo's operator decides: examples/backends/vllm/deploy/v1beta1/disagg-multinode.yaml (04521f4)."""
 
 
 def _dynamo(launch: Launch) -> list[dict[str, Any]]:
@@ -377,11 +377,11 @@ def _lws(launch: Launch) -> list[dict[str, Any]]:
 
 
 _MULTI_NODE = "/vllm-workspace/examples/online_serving/multi-node-serving.sh"
-"""Of vLLM's image: docs/examples/vllm/GPU/lws.yaml of kubernetes-sigs/lws (060ab4d)."""
+"""Start of several hosts in vLLM's image: docs/examples/vllm/GPU/lws.yaml of kubernetes-sigs/lws (060ab4d)."""
 
 
 def _ray(server: Server, leader: dict[str, Any]) -> dict[str, Any]:
-    """What the leader of several hosts starts."""
+    """Container of the leader of several hosts."""
     if server.prediction.engine != "vllm":
         raise InputError(f"{server.prediction.engine} on several hosts needs other flags on each; vllm is written")
     serve = shlex.join([*leader["command"], *leader["args"]])

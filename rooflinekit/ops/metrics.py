@@ -67,7 +67,7 @@ class Histogram:
         self.sum += value * count
 
     def rows(self, name: str, labels: str) -> list[str]:
-        """Its samples."""
+        """Samples of the histogram."""
         comma = "," if labels else ""
         upto = list(accumulate(self.counts))
         edges = (*map(str, self.edges), "+Inf")
@@ -85,7 +85,7 @@ def lengths_up_to(most: int) -> tuple[float, ...]:
 
 
 class Metrics:
-    """Those of one replica."""
+    """Metrics of one replica."""
 
     def __init__(self, longest: int) -> None:
         edges = lengths_up_to(longest)

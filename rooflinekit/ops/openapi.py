@@ -62,7 +62,7 @@ def _answered(tool: str) -> Schema:
 
 
 def described() -> bytes:
-    """The same as JSON."""
+    """Describe the service as JSON."""
     return json.dumps(openapi()).encode()
 
 

@@ -1,4 +1,4 @@
-"""What a browser finds at `/`: the built site with its playground, or else a page on one model."""
+"""Pages for a browser at `/`: the built site with its playground, or else a page on one model."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from tempfile import TemporaryDirectory
 from rooflinekit.model.types.errors import InputError
 
 MODEL = "llama-3-8b"
-"""What the page shows first where no site is built."""
+"""Model of the first page where no site is built."""
 SITE = Path(__file__).parents[2] / "build" / "site"
-"""Where `make site` and `make playground` of this checkout write."""
+"""Folder into which `make site` and `make playground` of this checkout write."""
 _FIRST = "playground/index.html"
 
 

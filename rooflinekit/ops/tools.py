@@ -91,7 +91,7 @@ class Tool:
                 return f"{where}: {flaw['msg']}"
 
     def quickly(self, asked: Mapping[str, Any]) -> bool:
-        """Whether these arguments, of whatever value, are answered at once."""
+        """True if these arguments, of whatever value, are answered at once."""
         return self.quick and not {"rate", "concurrency", "users", "draft", "draft_tokens"} & asked.keys()
 
     def answer(self, asked: dict[str, Any]) -> dict[str, Any]:

@@ -219,7 +219,7 @@ async def _answered(request: Request, tool: Tool, workers: Workers, token: str, 
 
 
 async def _body(request: Request) -> bytes:
-    """What was sent, a little more than the largest question at most."""
+    """Body of a request, a little more than the largest question at most."""
     body, read = bytearray(), 0
     async for chunk in request.stream():
         read += len(chunk)

@@ -146,14 +146,14 @@ class Workers:
             self._kill(worker)
 
     async def close(self) -> None:
-        """The same, and wait until they are gone."""
+        """Close the workers, and wait until they are gone."""
         self.end()
         for worker in self._killed:
             await worker.wait()
 
 
 def line_of(error: Exception) -> str:
-    """What went wrong in one line; of a bug, the traceback goes to the log."""
+    """Error in one line; of a bug, the traceback goes to the log."""
     message = " ".join(str(error).split())
     if isinstance(error, RooflinekitError):
         return message

@@ -34,13 +34,13 @@ def _writer(answer: Any, what: str) -> Any:
 
 
 def document_of(answer: Any, **how: Any) -> Document:
-    """What an answer says."""
+    """Document of an answer."""
     made: Document = _writer(answer, "document")(answer, **how)
     return made
 
 
 def rows_of(answer: Any) -> Sequence[dict[str, Any]]:
-    """The same as flat rows."""
+    """Rows of an answer, flat."""
     own = _writer(answer, "rows")
     rows: Sequence[dict[str, Any]] = own(answer) if own else answer.to_rows()
     return rows

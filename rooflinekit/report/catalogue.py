@@ -100,7 +100,7 @@ def model_row(model: Model) -> dict[str, Any]:
 
 
 def kind_of(mixer: Mixer | None) -> str:
-    """How a mixer is called in tables.
+    """Name of a mixer in tables.
 
     >>> kind_of(Attention(32, 8, 128, 128, window=4096))
     'gqa window 4096'
@@ -180,7 +180,7 @@ def entry(found: Loaded[Model] | Loaded[Accelerator]) -> dict[str, Any]:
 
 
 def flat(found: Loaded[Model] | Loaded[Accelerator]) -> dict[str, Any]:
-    """The same as one flat row, as far as it goes into one."""
+    """Flatten an answer to one row, as far as it goes into one."""
     return {key: value for key, value in entry(found).items() if not isinstance(value, (dict, list))}
 
 

@@ -65,7 +65,7 @@ def _power(p: PriceResult) -> tuple[str, str]:
 
 
 def _dialogues(found: Cost) -> list[Section]:
-    """What dialogues cost with a cache and without, and the lengths that they have."""
+    """Costs of dialogues with a cache and without, and the lengths that they have."""
     header = ["", "turns", "with cache", "without", "saved", "last turn", "without"]
     rows, lengths = [], []
     for name, cost in (("conversation", found.conversation), ("agent", found.agent)):

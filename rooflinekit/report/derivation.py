@@ -89,7 +89,7 @@ def document(found: Derivation, depth: int | None = None) -> Document:
 
 
 def _spent(found: Derivation) -> Iterator[Section]:
-    """Where the time goes, before the tree: parts of a request under load, of a step of a static batch."""
+    """Bars of the time, before the tree: parts of a request under load, of a step of a static batch."""
     if found.metric not in ("tpot", "ttft"):
         return
     answer = found.answer
@@ -112,7 +112,7 @@ def rows(found: Derivation) -> list[dict[str, Any]]:
 
 
 def ordered(node: Node) -> Node:
-    """The same with the terms of a sum from the largest on.
+    """Order the terms of a sum from the largest on.
 
     >>> terms = (Node("a", "small", 1.0, "s"), Node("b", "large", 2.0, "s"))
     >>> ordered(Node("x", "whole", 3.0, "s", "a + b", terms)).formula
@@ -224,11 +224,11 @@ class _Sources(Fixed):
         self._shown: set[tuple[str, float, str]] = set()
 
     def met(self, node: Node) -> bool:
-        """Whether the same number with the same formula stands above."""
+        """True if the same number with the same formula stands above."""
         return bool(node.formula) and self._key(node) in self._shown
 
     def show(self, node: Node) -> None:
-        """Its formula stands on the page now."""
+        """Mark that its formula stands on the page now."""
         self._shown.add(self._key(node))
 
     @staticmethod

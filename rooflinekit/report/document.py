@@ -1,4 +1,4 @@
-"""What an answer says, as sections of blocks: a terminal, Markdown and notebooks print the same ones.
+"""Documents of answers as sections of blocks: a terminal, Markdown and notebooks print the same ones.
 
 A document is a list of sections, the first of which has its title. Each block knows how it looks in each place.
 """
@@ -115,7 +115,7 @@ class Items(Words):
 
 
 class Facts(Items):
-    """What is known under some labels, long words whole; a line without a label goes on with the one above."""
+    """Facts under some labels, long words whole; a line without a label goes on with the one above."""
 
     def __init__(self, *facts: tuple[str, str]) -> None:
         joined: list[str] = []
@@ -239,7 +239,7 @@ def plain_text(document: Document, width: int = WIDTH) -> str:
 
 
 def markdown_text(document: Document) -> str:
-    """As Markdown: the first title is that of the whole."""
+    """Return Markdown: the first title is that of the whole."""
     parts: list[str] = []
     for number, (title, blocks) in enumerate(document):
         if title:
@@ -250,7 +250,7 @@ def markdown_text(document: Document) -> str:
 
 
 def html_text(document: Document, folded: bool) -> str:
-    """As a piece of HTML that stands by itself; `folded` closes the sections below the first."""
+    """Return a piece of HTML that stands by itself; `folded` closes the sections below the first."""
     parts, inside = [], False
     for number, (title, blocks) in enumerate(document):
         if title:
@@ -274,7 +274,7 @@ def _marked(text: str) -> str:
 
 
 def tokens_in(inputs: Mapping[str, Any]) -> str:
-    """What a prompt holds, for a line about a question.
+    """Tokens of a prompt, for a line about a question.
 
     >>> tokens_in({"isl": 200, "cached": 0, "images": 1, "image_size": "1024x1024", "image_tokens": 1369})
     '200 tokens in and 1 image of 1024x1024 (1369 tokens)'
@@ -338,32 +338,32 @@ def calibrated(used: Mapping[str, str] | None) -> str:
 
 
 def origin(calibration: Mapping[str, str] | None, evidence: str) -> str:
-    """What the times of an answer rest on."""
+    """Evidence of the times of an answer."""
     if calibration:
         return f"{calibrated(calibration)}, {evidence}"
     return "level bound: datasheet roofline, nothing can be faster"
 
 
 def footer(start: str, warnings: Sequence[str], version: str = __version__) -> Section:
-    """What an answer rests on, and its notes."""
+    """Footer with the evidence of an answer, and its notes."""
     return Section(
         "", [Items("; ".join(filter(None, (start, f"rooflinekit {version}"))), indent="      "), notes(warnings)]
     )
 
 
 def headed(answer: Any, gpus: int | None = None) -> str:
-    """What runs where: model, accelerators, engine."""
+    """Heading of an answer: model, accelerators, engine."""
     inputs = answer.inputs
     return f"{answer.model} on {machine(answer.gpu, gpus or inputs['gpus'], inputs)}, {answer.engine}"
 
 
 def ended(answer: Any, more: str = "") -> Section:
-    """What an answer on a deployment rests on, and its notes."""
+    """Footer of an answer on a deployment: evidence and notes."""
     return footer(f"{origin(answer.calibration, answer.evidence)}{more}", answer.warnings, answer.version)
 
 
 def notes(warnings: Iterable[str]) -> Items:
-    """What else there is to know about an answer."""
+    """Notes to an answer."""
     return Items(*(f"note: {warning}" for warning in warnings), indent="      ")
 
 

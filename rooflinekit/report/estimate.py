@@ -74,7 +74,7 @@ def _answered(estimate: Estimate, request: Request | None) -> Iterator[Words]:
 
 
 def _alone(estimate: Estimate) -> Iterator[tuple[str, str]]:
-    """What the TTFT of a static batch is of, beside that of one prompt alone."""
+    """Note on the TTFT of a static batch, beside that of one prompt alone."""
     batch, question = estimate.inputs["batch"], question_of(estimate)
     if estimate.load is None and batch > 1 and question is not None:
         alone = question.resolved.predictor.ttft(replace(question.work, batch=1.0)).expected
@@ -82,13 +82,13 @@ def _alone(estimate: Estimate) -> Iterator[tuple[str, str]]:
 
 
 def _step(estimate: Estimate) -> Section:
-    """Where the time of a decode step goes."""
+    """Bars of the time of a decode step."""
     step = estimate.decode
     return Section("", [Waterfall(f"a decode step takes {ms(step.time_ms)}:", step_parts(step))])
 
 
 def _detail(estimate: Estimate) -> Iterator[Section]:
-    """What limits each step, what its kernels take, and what tests say of the intervals."""
+    """Limits of each step, times of its kernels, and tests of the intervals."""
     causes = ["limited by", "", *estimate.decode.shares, "FLOP/B", "MFU", "MBU"]
     rows = []
     for title, step in _steps(estimate):
@@ -175,7 +175,7 @@ def _span(estimate: Estimate, key: str) -> list[str]:
 
 
 def _load(estimate: Estimate, load: LoadResult) -> list[tuple[str, str]]:
-    """How near saturation is, what was played, and what meets the objectives."""
+    """Distance from saturation, played requests, and goodput."""
     served = f" of at most {three(load.knee_rate)} (knee, approximate)" if estimate.inputs["rate"] else ""
     facts = [
         ("load", f"{three(load.rate)} requests/s{served}"),
@@ -193,7 +193,7 @@ def _load(estimate: Estimate, load: LoadResult) -> list[tuple[str, str]]:
 
 
 def _memory(estimate: Estimate, detailed: bool) -> list[tuple[str, str]]:
-    """What fills it; under load sequences are counted at their mean length, halfway through their answers."""
+    """Parts of the memory; under load sequences are counted at their mean length, halfway through their answers."""
     memory = estimate.memory
     length = "mean" if estimate.load else "longest"
     share = memory.total_bytes / memory.capacity_bytes

@@ -1,4 +1,4 @@
-"""Which accelerators hold a model: a table of all, or three lines of the best."""
+"""Accelerators that hold a model: a table of all, or three lines of the best."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LABEL = 11  # columns of a label
 
 
 def document(found: FitsOn) -> Document:
-    """Those that hold it as a table, by price and time; the others by name."""
+    """Document of the accelerators that hold the model, as a table, by price and time; the others by name."""
     i = found.inputs
     said = Words(f"batch {i['batch']}, {tokens_in(i)}, {i['osl']} out; one host, least tensor parallelism")
     tables = [Section(_TITLES[holds], [Table(_HEAD, [_row(each) for each in some], left=(0, 2, 5))])
@@ -47,7 +47,7 @@ def _told(each: Fit) -> str:
 
 
 def _first(words: Sequence[str], label: str, width: int) -> list[str]:
-    """As many of the words as two lines hold."""
+    """Take as many of the first words as two lines hold."""
     for count in range(len(words), 0, -1):
         made = wrapped("; ".join(words[:count]), " " * _LABEL, label, whole=True, width=width)
         if len(made) <= 2:

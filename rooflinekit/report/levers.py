@@ -97,7 +97,7 @@ def _grouped(said: Sequence[tuple[MoveResult, str]], kind: str = "") -> list[str
 
 
 def _notes(found: Levers, possible: Sequence[MoveResult]) -> list[str]:
-    """What each kind of move risks and keeps, once; and what a token keeps where it is not the same as now."""
+    """Notes on the risk of each kind of move, once; and what a token keeps where it is not the same as now."""
     rounded = [move.move for move in possible if _ROUNDED in move.caveat]
     lines = [f"{_ROUNDED} on your task: {', '.join(rounded)}"] if rounded else []
     risky = [move for move in possible if _ROUNDED not in move.caveat and not move.caveat.startswith("none")]

@@ -102,7 +102,7 @@ def hues_of(names: Iterable[str]) -> dict[str, str]:
 
 
 def shades(hues: Sequence[str]) -> list[float]:
-    """How much nearer to the paper each of some things with these hues stands, so that those of one hue differ.
+    """Shades of things with these hues: distance to the paper, so that those of one hue differ.
 
     >>> shades(["violet", "orange", "violet", "violet"])
     [0.0, 0.0, 0.3, 0.6]

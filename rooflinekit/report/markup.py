@@ -1,4 +1,4 @@
-"""What every page is made with: templates, JSON that cannot end its element, scripts that are named by their hashes."""
+"""Parts of every page: templates, JSON that cannot end its element, scripts that are named by their hashes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def strict_json(data: object, **how: Any) -> str:
 
 
 def finite(data: Any) -> Any:
-    """The same with None for what is no finite number, which JSON and CSV do not know.
+    """Replace numbers that are not finite by None, which JSON and CSV do not know.
 
     >>> finite({"knee": [1.0, float("inf")]})
     {'knee': [1.0, None]}

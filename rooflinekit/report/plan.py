@@ -30,7 +30,7 @@ _METRICS = {"TTFT": "ttft_ms", "TPOT": "tpot_ms", "E2EL": "e2el_ms"}
 
 
 def document(answer: PlanAnswer, details: bool = False) -> Document:
-    """What a buyer asks first; with `details` how it was found."""
+    """Document for a buyer; with `details` how it was found."""
     table = _fleets_by_gpu(answer)
     legend = f"Holds: the least probable objective ({answer.confidence * 100:g} % asked). kW: at the peak."
     if any("?" in row[0] for row in table.rows):
@@ -101,7 +101,7 @@ def _sensitivity(swings: Sequence[Swing]) -> list[Section]:
 
 
 def _measurements(several: Sequence[Measurement]) -> list[Section]:
-    """What each is worth, and its commands."""
+    """Worth of each measurement, and its commands."""
     head = "the measurements that would pay"
     return [Section(head if not number else "", [Words(f"{each}:"), Items(*each.commands, indent="   ")])
             for number, each in enumerate(several)]  # fmt: skip
@@ -115,7 +115,7 @@ def _short(gpu: str) -> str:
 
 
 def _known(answer: PlanAnswer, more: str) -> Iterator[str]:
-    """What a buyer should hear beside the table."""
+    """Notes for a buyer beside the table."""
     prices = {gpu: HourlyPrice(**price) for gpu, price in answer.prices.items() if price is not None}
     if len(prices) > _SOURCES:
         each = ", ".join(f"{gpu} ${price.usd_per_gpu_hour:g}" for gpu, price in prices.items())
@@ -139,7 +139,7 @@ def _shown(answer: PlanAnswer) -> list[tuple[int, Candidate]]:
 
 
 def _candidates(answer: PlanAnswer) -> Table:
-    """Those that are shown, with the objective that is most at risk."""
+    """Table of the shown candidates, with the objective that is most at risk."""
     several = len({each.engine for each in answer.candidates}) > 1
     head = ["", "gpu", "replicas", "GPUs", "$/h", "evidence", "at risk", "holds", "load", "$/Mtok"]
     rows = []
@@ -409,7 +409,7 @@ def inverse_rows(found: Solution | BreakEven) -> list[dict[str, object]]:
 
 
 def rollout_document(found: RolloutPlan) -> Document:
-    """What a training step takes on each fleet."""
+    """Document of a training step on each fleet."""
     head = ["generate", "train", "step", "generation", "last 10 %", "training", "weights", "GPU-hours",
             "tok/s/GPU"]  # fmt: skip
     cells = [

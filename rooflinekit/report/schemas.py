@@ -72,7 +72,7 @@ _Plain = Annotated[Any, WithJsonSchema({"type": ["string", "number", "boolean", 
 
 
 def _asked() -> Any:
-    """What `inputs` of an estimate holds: the workload, the deployment, the engine's settings."""
+    """Type of `inputs` of an estimate: the workload, the deployment, the engine's settings."""
     by_type: dict[Any, Any] = {int: _Count, str: _Engine, KVPolicy: str}
     hints = get_type_hints(Deployment)
     split = {f.name: by_type.get(hints[f.name], _Dtype) for f in fields(Deployment) if f.name != "settings"}
@@ -317,7 +317,7 @@ _Basis = _object(
 ERROR = _object("Error", error=str)
 """A refusal of the service."""
 HEALTH = _object("Health", version=str)
-"""What the service says of itself."""
+"""Answer of the service about itself."""
 _SERVED: Mapping[str, Any] = {
     "estimate": Estimate, "plan": PlanAnswer, "levers": Levers, "explain": _Derivation, "simulate": Outcome,
     "models": _object("Models", models=list[_ModelRow]),

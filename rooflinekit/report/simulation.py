@@ -80,7 +80,7 @@ def _histogram(outcome: Outcome) -> Iterator[Section]:
 
 
 def _counted(outcome: Outcome) -> str:
-    """What became of the requests; what happened to none is left out."""
+    """Counts of the requests by fate; what happened to none is left out."""
     counts = outcome.requests
     parts = [f"{counts.arrived:,} requests in {format_time(outcome.duration_s)}: {counts.finished:,} finished"]
     parts += [f"{number:,} {name}" for name in ("rejected", "cut") if (number := getattr(counts, name))]
@@ -90,7 +90,7 @@ def _counted(outcome: Outcome) -> str:
 
 
 def _load(asked: dict[str, Any]) -> str:
-    """How requests come, and how long they are; empty where a program made them."""
+    """Arrivals and lengths of requests; empty where a program made them."""
     if "isl" not in asked:
         return ""
     if asked["trace"] is not None:

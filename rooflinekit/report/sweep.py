@@ -27,7 +27,7 @@ _SHOWN = {
 
 
 def document(table: pd.DataFrame, inputs: Sequence[str], most: int | None, baseline: str | None = None) -> Document:
-    """What varies and the results beside it; what is the same in every row stands above.
+    """Document of the varying inputs and the results; what is the same in every row stands above.
 
     Args:
         table: the answers.
@@ -103,14 +103,14 @@ def _best(table: pd.DataFrame, varying: Sequence[str]) -> Iterator[str]:
 
 
 def _tells(table: pd.DataFrame, name: str) -> bool:
-    """Whether a column says something: that all rows fit is no news."""
+    """True if a column says something: that all rows fit is no news."""
     if name in ("fits", "stable"):
         return not bool(table[name].dropna().all())
     return name not in ("gpus", "evidence") or table[name][table[name] != ""].nunique() > 1
 
 
 def _cell(value: Any, result: bool = False) -> str:
-    """What was asked for as it was written; three digits of a number of the answer."""
+    """Cell of a table: an input as it was written; three digits of a result."""
     if pd.isna(value):
         return "-"
     if result and isinstance(value, float) and math.isfinite(value):

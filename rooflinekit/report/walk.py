@@ -53,12 +53,12 @@ def document(walk: Walk) -> Document:
 
 
 def ridge_sentence(walk: Walk) -> str:
-    """What the work of a phase is to be compared with."""
+    """Sentence that compares the work of a phase with the ridge."""
     return f"{walk.gpu} does {walk.ridge:.0f} FLOP in the time of one byte: below that, memory is the limit."
 
 
 class _Told:
-    """What the reader has been told already."""
+    """Facts that the reader has been told already."""
 
     def __init__(self) -> None:
         self.letters: dict[str, float] = {}
@@ -78,7 +78,7 @@ class _Told:
 
 
 def headline(walk: Walk) -> list[str]:
-    """What walks through what, in which formats, and how it is counted."""
+    """Heading of a walk: model, formats, and how it is counted."""
     i = walk.inputs
     degrees = ", ".join(f"{key} {i[key]}" for key in ("tp", "pp", "ep", "dp", "cp") if i[key] > 1)
     ranks = i["tp"] * i["dp"] * i["cp"]
@@ -116,7 +116,7 @@ def _few(numbers: tuple[int, ...]) -> str:
 
 
 def attention_picture(walk: Walk) -> list[str]:
-    """Which token sees which, in full attention; nothing for more than a few tokens.
+    """Picture of full attention: rows and columns of tokens; nothing for more than a few tokens.
 
     Rows are the new tokens, columns the keys: a triangle for a prompt, blocks on the diagonal for packed ones. The
     token that decode computes behind a prompt sees all of it, and itself.
@@ -198,7 +198,7 @@ def _rows(stop: Stop) -> Iterator[list[str]]:
 
 
 def section_title(section: Section) -> str:
-    """Which layers it is about."""
+    """Title of the layers of a section."""
     if not section.layers:
         return section.title
     times = f"{section.count} alike; work of one" if section.count > 1 else "one"
@@ -206,7 +206,7 @@ def section_title(section: Section) -> str:
 
 
 def letter_value(value: float) -> str:
-    """What a letter is worth."""
+    """Value of a letter."""
     return f"{value:,.0f}" if value == int(value) and value < _LARGEST else f"{value:.6g}"
 
 

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def share(total: int, number: int, cells: int, name: str) -> int:
-    """What one cell has of a total that is dealt out evenly.
+    """Share of one cell of a total that is dealt out evenly.
 
     >>> [share(10, number, 3, "requests") for number in range(3)]
     [3, 3, 4]

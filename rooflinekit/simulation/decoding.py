@@ -101,14 +101,14 @@ class Speculative(Lockstep):
         self.members: dict[Job, None] = {}
 
     def join(self, job: Job) -> None:
-        """As in lockstep; the step of its end is not known."""
+        """Join as in lockstep; the step of its end is not known."""
         job.joined, job.due = self.steps, 0
         self.width += job.samples
         self.keys += job.samples * job.keys
         self.members[job] = None
 
     def leave(self, job: Job) -> None:
-        """As in lockstep; tokens and blocks are up to date already."""
+        """Leave as in lockstep; tokens and blocks are up to date already."""
         job.due = -1
         self.width -= job.samples
         self.keys -= job.samples * job.keys

@@ -107,7 +107,7 @@ Watch = Callable[[int, Replica, float], None]
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What joins a prefill replica to the decode replicas: it copies one prompt after the other."""
+    """Link from a prefill replica to the decode replicas: it copies one prompt after the other."""
 
     latency: float = 0.0  #: [s]
     token_s: float = 0.0  #: time a token's keys and values take [s]
@@ -146,7 +146,7 @@ class Fleet:
         self.replicas[:] = self.all[len(self.prefills) : len(self.prefills) + count]
 
     def full(self, waiting: int) -> bool:
-        """Whether the queue in front of all replicas takes no more: it is as long as that of one replica may be."""
+        """True if the queue in front of all replicas takes no more: it is as long as that of one replica may be."""
         limit = self.all[0].limits.queue_limit
         return limit is not None and waiting >= limit
 
@@ -251,7 +251,7 @@ class Simulation:
         return job
 
     def coming(self) -> float:
-        """When something happens next: an event, or the end of a decode step within a run [s]; inf if nothing does."""
+        """Time of the next event, or of the end of a decode step within a run [s]; inf if there is none."""
         ends = [replica.step_end(self.now) for replica in self.fleet.all if replica.steps > 1]
         return min((*ends, self._heap[0][0] if self._heap else math.inf))
 
@@ -305,7 +305,7 @@ class Simulation:
         self._push(self.now + work + max(0.0, behind - job.isl * front_end.tokeniser), self._have_read, job)
 
     def _have_read(self, job: Job) -> None:
-        """It reads the next; first it has sent the tokens made until now (see `rooflinekit.load.loop.have_read`)."""
+        """Read the next request, after sending the tokens made until now (`rooflinekit.load.loop.have_read`)."""
         lane, front_end = (job.number - 1) % len(self._unread), self.fleet.front_end
         if front_end.stream > 0.0:
             (since, behind, before), work = self._reads[lane], front_end.time(job.isl)

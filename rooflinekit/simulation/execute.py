@@ -1,4 +1,4 @@
-"""Where pieces of work are done: here, in processes on this machine, or on a dask cluster. Answers come in order."""
+"""Executors of pieces of work: here, in processes on this machine, or on a dask cluster. Answers come in order."""
 
 from __future__ import annotations
 

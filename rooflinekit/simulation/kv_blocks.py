@@ -72,7 +72,7 @@ class BlockPool:
 
 
 class PrefixPool(BlockPool):
-    """The same with a prefix cache; a hash stands for `per` blocks. `tiers` take what leaves it, nearest first."""
+    """Pool with a prefix cache; a hash stands for `per` blocks. `tiers` take what leaves it, nearest first."""
 
     def __init__(self, total: int, size: int, per: int = 1, tiers: Sequence[Store] = ()) -> None:
         super().__init__(total, size)

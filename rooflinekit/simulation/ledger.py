@@ -1,4 +1,4 @@
-"""What is written down while a simulation runs: counts, sums and sketches, never a list of finished requests."""
+"""Ledger of a running simulation: counts, sums and sketches, never a list of finished requests."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Sketch:
 
     @classmethod
     def made(cls, values: NDArray[Any]) -> Sketch:
-        """Of durations that are all known."""
+        """Sketch of durations that are all known."""
         sketch = cls()
         sketch.add_many(values, values > -1.0)
         return sketch
@@ -90,12 +90,12 @@ class Sketch:
         return whole
 
     def plain(self) -> list[Any]:
-        """As JSON has it; `of` reads it back."""
+        """Return plain values for JSON; `of` reads them back."""
         return [self.total, self.largest, list(self._bins.items())]
 
     @classmethod
     def of(cls, plain: Sequence[Any]) -> Sketch:
-        """What `plain` gave."""
+        """Read the values of `plain`."""
         made = cls()
         made._total, made._largest, bins = plain
         made._bins = {int(key): int(number) for key, number in bins}
@@ -110,7 +110,7 @@ class Sketch:
 
     @property
     def total(self) -> float:
-        """Their sum."""
+        """Sum of the durations."""
         self._sort()
         return self._total
 
@@ -126,7 +126,7 @@ class Sketch:
         return self.total / self._count if self.count else math.nan
 
     def upto(self, value: float) -> int:
-        """How many are at most as long, to the resolution of the bins."""
+        """Number of durations that are at most as long, to the resolution of the bins."""
         self._sort()
         return sum(number for key, number in self._bins.items() if math.exp((key + 0.5) / _SCALE) <= value)
 
@@ -177,7 +177,7 @@ class RequestObjective:
     tpot: float | None = None
 
     def met(self, ttft: float, tpot: float) -> bool:
-        """Whether a request got what was promised."""
+        """True if a request got what was promised."""
         return (self.ttft is None or ttft <= self.ttft) and (self.tpot is None or tpot <= self.tpot)
 
 
@@ -197,13 +197,13 @@ class Ledger:
         self.measured_from = float("inf")
 
     def plain(self) -> dict[str, Any]:
-        """As JSON has it; `of` reads it back."""
+        """Return plain values for JSON; `of` reads them back."""
         sketches = {name: getattr(self, name).plain() for name in _SKETCHES}
         return sketches | {name: getattr(self, name) for name in (*_SUMS, *_TIMES)} | {"refusals": dict(self.refusals)}
 
     @classmethod
     def of(cls, plain: dict[str, Any], objective: RequestObjective) -> Ledger:
-        """What `plain` gave."""
+        """Read the values of `plain`."""
         made = cls(objective)
         for name, value in plain.items():
             setattr(made, name, Sketch.of(value) if name in _SKETCHES else value)

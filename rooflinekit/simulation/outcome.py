@@ -1,4 +1,4 @@
-"""What a simulation says: plain numbers with units in their names."""
+"""Result of a simulation: plain numbers with units in their names."""
 
 from __future__ import annotations
 
@@ -101,13 +101,13 @@ class Counts:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing was cut."""
+        """True if nothing was cut."""
         return self.cut == 0
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaUse:
-    """How one replica spent the run."""
+    """Use of one replica over the run."""
 
     role: str  #: serve, prefill or decode; encode: an accelerator of the encoders, whose batch is of requests
     steps: int
@@ -141,7 +141,7 @@ class ReplicaUse:
 
     @classmethod
     def encoders(cls, simulation: Simulation) -> tuple[ReplicaUse, ...]:
-        """How the accelerators that encode images spent the run, all in one."""
+        """Use of the accelerators that encode images, all in one."""
         station, elapsed = simulation.fleet.front_end.encoders, simulation.now or math.inf
         if station is None:
             return ()
@@ -184,7 +184,7 @@ def _from_tiers(pool: BlockPool, simulation: Simulation) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Books:
-    """What is written down of a run, or of runs side by side: the cells of a fleet.
+    """Books of a run, or of runs side by side: the cells of a fleet.
 
     pieces: latencies by parts of the run, or by cells; diverging: runs in which requests pile up;
     unsettled: these, and runs that are too short to say.
@@ -209,12 +209,12 @@ class Books:
 
     @property
     def diverges(self) -> bool:
-        """Whether requests pile up in at least half of the runs."""
+        """True if requests pile up in at least half of the runs."""
         return 0 < self.runs <= 2 * self.diverging
 
     @property
     def settled(self) -> bool:
-        """Whether less than half of the runs end while the number in the system still grows."""
+        """True if less than half of the runs end while the number in the system still grows."""
         return not 0 < self.runs <= 2 * self.unsettled
 
     @classmethod
@@ -238,7 +238,7 @@ class Books:
 
     @classmethod
     def joined(cls, parts: Sequence[Books], interrupted: bool = False) -> Books:
-        """Those of several runs side by side; replicas of one role become one line, with the mean of their shares."""
+        """Join the books of several runs; replicas of one role become one line, with the mean of their shares."""
         spent = [part.joules for part in parts if part.joules is not None]
         return cls(
             ledger=Ledger.joined([part.ledger for part in parts]),
@@ -251,13 +251,13 @@ class Books:
         )
 
     def plain(self) -> dict[str, Any]:
-        """As JSON has it, without pieces; `read` reads it back."""
+        """Return plain values for JSON, without pieces; `read` reads them back."""
         own = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("exact", "parts")}
         return own | {"ledger": self.ledger.plain(), "uses": [asdict(use) for use in self.uses], "pieces": []}
 
     @classmethod
     def read(cls, plain: dict[str, Any], objective: RequestObjective) -> Books:
-        """What `plain` gave."""
+        """Read the values of `plain`."""
         uses = tuple(ReplicaUse(**use) for use in plain["uses"])
         return cls(**plain | {"ledger": Ledger.of(plain["ledger"], objective), "uses": uses})
 
@@ -357,7 +357,7 @@ def energy_of(predictors: Sequence[Predictor], works: Sequence[Works], finished:
 
 
 class Works(NamedTuple):
-    """What a replica has done: prompt tokens computed, tokens made, decode steps, and seconds with a step under way."""
+    """Work of a replica: prompt tokens computed, tokens made, decode steps, and seconds with a step under way."""
 
     computed: float
     made: float

@@ -137,7 +137,7 @@ def _refusals(played: Played) -> Counter[str]:
 
 
 def uses_of(played: Played, encoders: EncoderStation | None) -> tuple[ReplicaUse, ...]:
-    """How each replica spent the run, and the accelerators that encode images."""
+    """Use of each replica over the run, and the accelerators that encode images."""
     elapsed, did = played.now or math.inf, played.replicas
     uses = [
         ReplicaUse(
@@ -163,14 +163,14 @@ def uses_of(played: Played, encoders: EncoderStation | None) -> tuple[ReplicaUse
 
 
 def works_of(played: Played) -> list[Works]:
-    """What each replica has done, as energy needs it."""
+    """Work of each replica, as energy needs it."""
     did = played.replicas
     rows = zip(*(did[name].tolist() for name in ("prompt_tokens", "tokens_out", "decode_steps", "busy")), strict=True)
     return [Works(*row) for row in rows]
 
 
 def parts_of(found: LoadPlay) -> tuple[dict[str, float], dict[str, float]] | None:
-    """What the means of TTFT and TPOT are made of [ms]; None where no request counts."""
+    """Parts of the means of TTFT and TPOT [ms]; None where no request counts."""
     if not found.played.counted.any():
         return None
     return {name: 1e3 * part for name, part in found.played.first_parts._asdict().items()}, token_parts(found)

@@ -15,7 +15,7 @@ class FirstCome(deque[Job]):
     push, put_back, pop = deque.append, deque.appendleft, deque.popleft
 
     def first(self) -> Job:
-        """Who is next."""
+        """Next job."""
         return self[0]
 
 
@@ -32,11 +32,11 @@ class ByClass:
     put_back = push
 
     def first(self) -> Job:
-        """Who is next."""
+        """Next job."""
         return self._jobs[0][2]
 
     def pop(self) -> Job:
-        """Who is next, and leaves."""
+        """Next job, removed from the queue."""
         return heappop(self._jobs)[2]
 
     def remove(self, job: Job) -> None:

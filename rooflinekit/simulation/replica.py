@@ -30,7 +30,7 @@ class HostTier:
 
 @dataclass
 class Work:
-    """What a replica has done: sums over its steps."""
+    """Work of a replica: sums over its steps."""
 
     steps: int = 0
     decode_steps: int = 0
@@ -115,7 +115,7 @@ class Replica:
         return max(0.0, tokens * stream - (now - ended))
 
     def has(self, job: Job) -> bool:
-        """Whether a request waits here or has its place here."""
+        """True if a request waits here or has its place here."""
         return job in self.admitted or job in self.queue
 
     def cut(self, now: float, always: bool = False) -> float:
@@ -147,7 +147,7 @@ class Replica:
         return bisect_right(range(1, self.steps + 1), now, key=self._step_end)
 
     def step_end(self, now: float) -> float:
-        """When the step under way ends, or the next one of a run [s]; inf while idle."""
+        """End of the step under way, or the next one of a run [s]; inf while idle."""
         return self._step_end(min(self.steps_over(now) + 1, self.steps)) if self.until >= 0.0 else math.inf
 
     def _step_end(self, number: int) -> float:
@@ -316,7 +316,7 @@ class Replica:
         return chunks
 
     def _made_up(self) -> bool:
-        """Whether this step was made up before the next of the queue came (overlapped scheduling)."""
+        """True if this step was made up before the next of the queue came (overlapped scheduling)."""
         early = self.limits.overlap and self.decoding.width and len(self.queue)
         return bool(early) and self.queue.first().queued > self._starts[0]
 

@@ -63,7 +63,7 @@ class Source:
         self._warmup, self._counting, self._flying = warmup, warmup == 0, 0
 
     def start(self) -> Iterator[tuple[Arrival, bool]]:
-        """Those that come whatever happens first: the first, or one of each user."""
+        """Arrivals that come whatever happens: the first, or one of each user."""
         if self._users is not None:
             yield from self._send(0.0, self._users)
         elif first := self.after_arrival():
@@ -77,7 +77,7 @@ class Source:
         return arrival, self._warmup < 0
 
     def after_end(self, now: float, job: Job) -> Iterator[tuple[Arrival, bool]]:
-        """What follows the end of a request: the user's next one; after the last of the warm-up, one of each."""
+        """Arrivals after the end of a request: the user's next one; after the last of the warm-up, one of each."""
         if self._users is None:
             return iter(())
         self._flying -= 1

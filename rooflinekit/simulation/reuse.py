@@ -1,4 +1,4 @@
-"""What a prefix cache saves of a trace with block ids, for every size of the cache in one pass.
+"""Hits of a prefix cache on a trace with block ids, for every size of the cache in one pass.
 
 A block is known with all blocks before it. A cache that drops the least recently used block, ends of prompts before
 beginnings, holds the top of one stack, whatever its size (Mattson et al. 1970, doi:10.1147/sj.92.0078). So a block is
@@ -31,7 +31,7 @@ _COMMON, _FORK = 0.01, 3  # share of the requests, and number, of ways on from w
 
 @dataclass(frozen=True)
 class Reuse:
-    """How much of the prompts a cache of any size saves.
+    """Hits on the prompts by size of the cache.
 
     depths: blocks that a cache must hold to find a block, ascending; found: prompt tokens that caches of so many
     blocks find in all; tokens: of all prompts; block_tokens: of one block; ages: seconds since the use before, by

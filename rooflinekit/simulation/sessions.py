@@ -55,7 +55,7 @@ class Quantiles:
         return self.scale * sum(self._parts)
 
     def left(self, draw: Random) -> float:
-        """What is left, at any moment, of a time that is under way then.
+        """Rest, at any moment, of a time that is under way then.
 
         A time w is under way with density w·f(w)/mean, which is even between two of the values, and any share of it is
         over (Cox 1962, Renewal Theory, section 5.2).
@@ -71,13 +71,13 @@ class Quantiles:
         return self.scale * low * math.exp(part * math.log(high / low))
 
     def scaled(self, mean: float) -> Quantiles:
-        """The same shape with another mean."""
+        """The shape with another mean."""
         return replace(self, scale=self.scale * mean / self.mean)
 
 
 @dataclass(frozen=True)
 class SessionLaw:
-    """What sessions look like.
+    """Law of sessions.
 
     turns: requests of one; wait: from an answer to the next prompt [s]; first: tokens of the first prompt beside the
     `system` ones that all sessions begin with; asked: tokens that a turn adds beside the answer before; answer: mean
@@ -101,7 +101,7 @@ class SessionLaw:
         return [max(round(self.turns.at((at + 0.5) / _GRID)), 1) for at in range(_GRID)]
 
     def cut(self, most: int, answer: float) -> tuple[str, ...]:
-        """What a user should hear where most first prompts are longer than a context of `most` tokens has room for."""
+        """Note where most first prompts are longer than a context of `most` tokens has room for."""
         first = self.system + self.first.at(0.5)
         if first + answer <= most:
             return ()
@@ -185,7 +185,7 @@ class _Session:
         return self.law.wait.at(self.draw.random())
 
     def stays(self, ttft: float) -> bool:
-        """Whether the user asks again who had to wait so long for the first token."""
+        """True if a user who waited so long for the first token asks again."""
         return self.law.patience == math.inf or self.draw.expovariate(1.0 / self.law.patience) > ttft
 
 
@@ -276,7 +276,7 @@ class SessionSource:
 
 
 def session_trace(source: SessionSource) -> Trace:
-    """What sessions send where an answer takes 20 ms a token, as a trace with block ids; first what was said before."""
+    """Trace of sessions where an answer takes 20 ms a token, as a trace with block ids; first what was said before."""
     queue = [(arrival.time, arrival.session, arrival) for arrival, _ in source.start()]
     heapify(queue)
     found = [Arrival(0.0, max(len(hashes) * BLOCK, 1), 1, tuple(hashes)) for _, hashes in source.before()]

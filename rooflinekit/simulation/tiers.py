@@ -69,7 +69,7 @@ def _tier(text: str) -> CacheTier:
 
 
 def _size(text: str, part: str) -> tuple[str, float]:
-    """What a part of a tier says, by its unit."""
+    """Kind and value of a part of a tier, by its unit."""
     try:
         if part.endswith("$/GBh"):
             kind, value = "usd_gb_hour", quantity(part.removesuffix("$/GBh"))
@@ -133,7 +133,7 @@ class Store:
         self.loaded = self.stored = 0  #: hashes
 
     def load(self, now: float, count: int) -> float:
-        """When so many hashes that are asked for now are there [s]: one load after the other."""
+        """Time at which so many hashes that are asked for now are there [s]: one load after the other."""
         self.free_at = max(now, self.free_at) + self.latency + count * self.hash_s
         self.loaded += count
         return self.free_at

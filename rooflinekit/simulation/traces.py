@@ -75,7 +75,7 @@ class TraceFormat:
 
     @cached_property
     def has_priority(self) -> bool:
-        """Whether requests have priority classes."""
+        """True if requests have priority classes."""
         return self.mark == "priority"
 
     @property
@@ -344,7 +344,7 @@ class Trace:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was cleaned, and how many requests equal others."""
+        """Notes on cleaned rows, and how many requests equal others."""
         said = [f"{self.name}: {count:,} rows cleaned: {reason}" for reason, count in self.cleaned.items()]
         said += self.remarks
         if self.equal:
@@ -352,7 +352,7 @@ class Trace:
         return tuple(said)
 
     def coming(self, rate: float | None, cv: float = 1.0, seed: int = 0) -> Trace:
-        """The same with times: those of the file, or of a rate [1/s] where it has lengths alone.
+        """The trace with times: those of the file, or of a rate [1/s] where it has lengths alone.
 
         Raises InputError for a rate beside times, for neither, and for a file that has no lengths.
         """
@@ -500,7 +500,7 @@ class _Checked:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What a reader should know of such a file."""
+        """Remarks for the reader of such a file."""
         if self.layout.name == "sharegpt":
             return (f"{self.path.name}: first prompt and answer of each conversation, at {_LETTERS:g} letters a token "
                     "(an assumption), in the range that vLLM's benchmark takes",)  # fmt: skip

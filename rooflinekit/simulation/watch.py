@@ -20,7 +20,7 @@ MOST_EVENTS = 200_000
 
 
 Latencies = tuple[Sketch, Sketch, Sketch]
-"""Of requests: TTFT, TPOT, and from end to end."""
+"""Latencies of requests: TTFT, TPOT, and from end to end."""
 
 
 def both(*watches: Watch | None) -> Watch | None:
@@ -51,7 +51,7 @@ class Timeline:
         self.see(now, index, len(replica.queue), replica.decodes, len(replica.shares), used)
 
     def due(self, now: float, index: int) -> bool:
-        """Whether the replica's last row was long enough ago."""
+        """True if the replica's last row was long enough ago."""
         return now >= self._next.get(index, 0.0)
 
     def see(self, now: float, index: int, *seen: float) -> None:
@@ -62,7 +62,7 @@ class Timeline:
             self._thin()
 
     def rows(self) -> tuple[dict[str, float], ...]:
-        """What was seen, in order of time."""
+        """Rows of the timeline, in order of time."""
         return tuple(self._rows)
 
     def _thin(self) -> None:
@@ -121,30 +121,30 @@ class Batches:
 
     @property
     def parts(self) -> list[Latencies]:
-        """Of each piece."""
+        """Latencies of each piece."""
         return [_joined(each) for each in self._parts]
 
     @property
     def full(self) -> list[Latencies]:
-        """Of two pieces each, where they hold enough to be compared."""
+        """Latencies of two pieces each, where they hold enough to be compared."""
         pieces = self.parts
         parts = [_joined(pieces[at : at + 2]) for at in range(0, len(pieces), 2)]
         few = sum(ttft.count for ttft, _, _ in parts) / (2 * max(len(parts), 1))
         return [each for each in parts if each[0].count > few and each[2].count]
 
     def settles(self) -> bool:
-        """Whether the number in the system no longer grows, by a share of those who come and by more than noise."""
+        """True if the number in the system no longer grows, by a share of those who come and by more than noise."""
         return not self._grows()[0]
 
     def diverges(self) -> bool:
-        """Whether requests pile up as long as they come: more are in the system, and more wait for a first token.
+        """True if requests pile up as long as they come: more are in the system, and more wait for a first token.
 
         Where no more wait, the engine begins what comes. Its batch still fills, and it has not shown its limit.
         """
         return all(self._grows())
 
     def _grows(self) -> tuple[bool, bool]:
-        """Of those in the system, and of those who wait for a first token, whether the number grows."""
+        """Growth of the requests in the system, and of those without a first token."""
         import numpy as np  # noqa: PLC0415 - only where a run has ended
 
         marks = self._marks if self._start else self._marks[len(self._marks) // 4 :]  # the engine fills

@@ -19,7 +19,7 @@ from rooflinekit.specs.section import Cites, Count, Layout, Section
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Which runs a server rule holds for; an empty one holds for all. `gpu` holds beginnings of accelerator names."""
+    """Conditions of a server rule; an empty one holds for all. `gpu` holds beginnings of accelerator names."""
 
     engine: str = ""
     model: str = ""
@@ -36,7 +36,7 @@ class Conditions:
     users_below: int = 0
 
     def names(self, facts: Mapping[str, Any]) -> bool:
-        """Whether the rule holds for a deployment: engine, model, gpu, weights, version, tp, ep and dp."""
+        """True if the rule holds for a deployment: engine, model, gpu, weights, version, tp, ep and dp."""
         same = all(getattr(self, key) in ("", facts[key]) for key in ("engine", "model", "weights", "version"))
         same &= all(getattr(self, key) in (0, facts[key]) for key in ("ep", "dp"))
         same &= not 0 < self.tp_below <= facts["tp"]
@@ -53,7 +53,7 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Server:
-    """What a server was told besides its deployment.
+    """Settings of a server besides its deployment.
 
     kv: format of the cache, "" for the engine's default; scheduler_recv_interval, batch_wait, max_num_seqs,
     token_budget, policy, prefix_caching: as the options of these names, empty for the engine's own; whole_prompt: the
@@ -83,7 +83,7 @@ class Server:
 
     @property
     def by_load(self) -> bool:
-        """Whether its limits follow from lengths and users."""
+        """True if its limits follow from lengths and users."""
         return self.tuned or self.whole_prompt or self.beside > 0
 
     @property
@@ -95,7 +95,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Client:
-    """How a load generator works.
+    """Behaviour of a load generator.
 
     source_key: how the source's name begins; lengths: the shares of the nominal one between which lengths are drawn
     evenly; requests: that each user sends, all users at once at first; warmup: that each sends before those that are
@@ -142,7 +142,7 @@ NO_RULE = Server(Conditions(), ())
 """A server of which nothing is known."""
 
 USUAL = Client("", (1.0 - 0.05 * math.sqrt(3.0), 1.0 + 0.05 * math.sqrt(3.0)), 10, ())
-"""What is assumed of a source that does not say: lengths that vary by 5 %, as far as their ends are taken to drift."""
+"""Assumptions about a source that does not say: lengths that vary by 5 %, as far as their ends are taken to drift."""
 
 
 class _File(Layout):

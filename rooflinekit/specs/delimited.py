@@ -54,7 +54,7 @@ def text_rows(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
 
 
 def read_delimited(name: str, **how: Any) -> Any:
-    """What pandas reads of a file, or of standard input for "-": a table, or parts of it with `chunksize`.
+    """Read a file by pandas, or standard input for "-": a table, or parts of it with `chunksize`.
 
     An empty cell behind the last mark of a row or of the header is none. Raises InputError for a column that is there
     twice and for any other cell beyond the header, and what pandas raises.

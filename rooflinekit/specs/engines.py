@@ -207,7 +207,7 @@ def step_range(name: str, version: str | None = None) -> str:
 
 
 def _ranges(name: str) -> list[Section]:
-    """What a step costs from each version on, oldest first (benchmarks/fit_engines.py writes the files)."""
+    """Costs of a step from each version on, oldest first (benchmarks/fit_engines.py writes the files)."""
     path = _FOLDER / "steps" / f"{name}.yaml"
     return kept(_read_ranges, path) if path.is_file() else []
 
@@ -229,7 +229,7 @@ def _range(name: str, version: str | None, accelerator: str = "") -> Section | N
 
 
 def _choose(name: str, ranges: tuple[_Versions, ...], version: str | None) -> int:
-    """Which range the version falls in; the newest stands last in the file."""
+    """Index of the range that the version falls in; the newest stands last in the file."""
     if version is None:
         return len(ranges) - 1
     if not ranges[0].since:
@@ -300,16 +300,16 @@ class Flag:
 
     @property
     def on_command_line(self) -> bool:
-        """Whether it is an option of the command, not a key of a file."""
+        """True if it is an option of the command, not a key of a file."""
         return self.spelling.startswith("-")
 
     def known_at(self, version: str) -> bool:
-        """Whether a version is one for which it was read, or lies between two such versions."""
+        """True if a version is one for which it was read, or lies between two such versions."""
         key = version_key(version)
         return version_key(self.since) <= key and (not self.last or key <= version_key(self.last))
 
     def shared(self, later: Flag) -> Flag | None:
-        """What this and a later form of a setting have in common; None if it changed its name or kind."""
+        """Common part of this and a later form of a setting; None if it changed its name or kind."""
         if (self.spelling, self.kind) != (later.spelling, later.kind):
             return None
         values = {ours: theirs for ours, theirs in self.values.items() if later.values.get(ours) == theirs}
@@ -361,7 +361,7 @@ class FlagTable:
         return before[-1].shared(after[0]) if before and after else None
 
     def known(self, spelling: str, version: str) -> bool:
-        """Whether a spelling is one of the settings of a version."""
+        """True if a spelling is one of the settings of a version."""
         concepts = {flag.concept for flag in self.flags if flag.spelling == spelling}
         found = (self.find(concept, version) for concept in concepts)
         return any(flag is not None and flag.spelling == spelling for flag in found)
@@ -373,7 +373,7 @@ def launchable() -> list[str]:
 
 
 def caches_prefixes(engine: str, version: str | None) -> bool:
-    """Whether an engine's server keeps the blocks of prompts unless it is told not to; without a version its newest.
+    """True if an engine's server keeps the blocks of prompts unless it is told not to; without a version its newest.
 
     >>> caches_prefixes("vllm", None), caches_prefixes("vllm", "0.6.3"), caches_prefixes("sglang", None)
     (True, False, True)

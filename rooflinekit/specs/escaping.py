@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 Cell = TypeVar("Cell")
 
 STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""What moves a cursor, sets colours or turns the direction of reading: all of it but tab and new line."""
+"""Characters that move a cursor, set colours or turn the direction of reading: all of it but tab and new line."""
 _BREAKING = re.compile("[\t\n\u2028\u2029]")
 _FORMULA = re.compile(r"\s*(?:[=+@＝＋－＠]|-(?!(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?$|$))")
-"""What a spreadsheet program calculates: OWASP, CSV Injection. A negative number and a lone dash are none."""
+"""Texts that a spreadsheet program calculates: OWASP, CSV Injection. A negative number and a lone dash are none."""
 _MARKDOWN = re.compile(r"[\\`*~<]|\](?=[(\[])|^\[(?=.*\]:)|&(?=#?\w+;)|(?<![^\W_])_|_(?![^\W_])")
 _MARKED = re.compile(r"((?<!`)`[^`]+`(?!`)|\*\*[^*]+\*\*)")
 
@@ -103,7 +103,7 @@ def markdown_words(text: str) -> str:
 
 
 def markdown_marked(text: str) -> str:
-    r"""The same where names in stars and formulas in back quotes stand out.
+    r"""Escape the text where names in stars and formulas in back quotes stand out.
 
     >>> markdown_marked("**a<b** is `x<y`, not `")
     '**a&lt;b** is `x<y`, not \\`'

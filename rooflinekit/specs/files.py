@@ -129,7 +129,7 @@ def refuse_cut(path: Path) -> None:
 
 
 def parse_yaml(text: str) -> Any:
-    """What a YAML text holds; scalars and repeated keys as `read_yaml` takes them."""
+    """Content of a YAML text; scalars and repeated keys as `read_yaml` takes them."""
     return yaml.load(text, Loader=_StrictLoader)
 
 
@@ -170,7 +170,7 @@ def json_lines(path: Path, lines: Iterable[str], first: int = 1) -> Iterator[tup
 
 
 def reason(error: Exception) -> str:
-    """What is wrong, on one line; Python's own advice on long integers is for programmers."""
+    """Reason on one line; Python's own advice on long integers is for programmers."""
     text = " ".join(str(error).split())
     return "an integer has thousands of digits" if "set_int_max_str_digits" in text else text
 
@@ -216,7 +216,7 @@ class _StrictLoader(_FastLoader):
         """No tag depends on where it stands."""
 
     def descend_resolver(self, parent: object, place: object) -> None:
-        """As above."""
+        """Nothing to undo: no tag depends on where it stands."""
 
     def construct_document(self, node: yaml.Node) -> Any:
         """The value of a file."""

@@ -85,7 +85,7 @@ def moment_of(stamp: object, unit: str = "") -> Moment:
 
 
 def units_note(units: Collection[str]) -> str:
-    """What users hear of recognised units; nothing where all are seconds.
+    """Note on recognised units; nothing where all are seconds.
 
     >>> units_note(["s", "ms", "ms"])
     'times in ms are recognised by their size'

@@ -38,7 +38,7 @@ from rooflinekit.specs.files import table_of
 _BLOCK = r"blk\.(\d+)\.(.+?)(?:\.(weight|bias))?$"
 _LARGEST = 10**7  # no size of a network comes near
 _table = partial(table_of, __file__)
-"""What llama.cpp knows of architectures by name, and the parts of a layer."""
+"""Architectures of llama.cpp by name, and the parts of a layer."""
 
 
 class Stored(Protocol):
@@ -99,7 +99,7 @@ class _Layer:
             held[tensor.dtype] = held.get(tensor.dtype, 0) + prod(tensor.shape)
 
     def has(self, *parts: str) -> bool:
-        """Whether the layer has any of these parts."""
+        """True if the layer has any of these parts."""
         return any(part in self.weights for part in parts)
 
     def out(self, part: str) -> int:

@@ -159,7 +159,7 @@ def _checked(path: Path) -> tuple[Accelerator, tuple[str, ...]]:
 
 
 def read_facts(path: Path) -> sanity.Facts:
-    """What an accelerator file states, not yet checked against physics.
+    """Facts of an accelerator file, not yet checked against physics.
 
     Raises SpecError for whatever is missing, unknown, unsourced, without a unit or not above 0.
     """
@@ -253,7 +253,7 @@ def systems_of(accelerator: Accelerator, several: bool = False) -> list[str]:
 
 
 def _holds(file: _SystemFile, accelerator: Accelerator) -> bool:
-    """Whether it is built of an accelerator; `cards` is every one in a slot, with or without a bridge."""
+    """True if it is built of an accelerator; `cards` is every one in a slot, with or without a bridge."""
     card = accelerator.link_kind == "pcie" or accelerator.link_kind.endswith("bridge")
     return accelerator.name in file.accelerators or (card and "cards" in file.accelerators)
 
@@ -278,7 +278,7 @@ def _read_system(path: Path) -> tuple[_SystemFile, tuple[Provenance, ...]]:
 
 
 def _provenance(root: Section, file: Any) -> Iterator[Provenance]:
-    """Where each number of the cited sections comes from, in the order of their types."""
+    """Origin of each number of the cited sections, in the order of their types."""
     for part, cited in vars(file).items():
         if not isinstance(cited, _Cited):
             continue

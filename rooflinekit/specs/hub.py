@@ -84,7 +84,7 @@ def fetched_bytes(config: Path) -> int:
 
 
 def _sizes_file(config: Path) -> Path | None:
-    """Where the sizes of a model are kept whose config.json lies in the cache."""
+    """File with the sizes of a model whose config.json lies in the cache."""
     entry, commit = config.parents[2:3] and config.parents[2].name, config.parent.name
     if not entry or config.parent.parent.name != "snapshots" or not re.fullmatch(CACHED, entry):
         return None

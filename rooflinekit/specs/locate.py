@@ -35,7 +35,7 @@ _ITEM = re.compile(r"\"([^\"]*)\"|'([^']*)'|([^,\s][^,]*)")
 
 @dataclass(frozen=True)
 class Loaded(Generic[T]):
-    """What a file held, or which file a name means, and what the user should be told."""
+    """Content of a file, or the file that a name means, and notes for the user."""
 
     value: T
     warnings: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class _Aliases:
 
 @lru_cache(maxsize=16384)
 def tokens(name: str) -> tuple[str, ...]:
-    """What a name is compared by.
+    """Words and numbers by which a name is compared.
 
     >>> tokens("Tiny-Llama1.1b"), tokens("Llama3-8B") == tokens("llama-3-8b")
     (('tinyllama', '1.1', 'b'), True)
@@ -176,7 +176,7 @@ def _alike_at_first(typed: str, known: list[tuple[int, tuple[str, ...], str]]) -
 
 
 def _begins_partly(few: tuple[str, ...], many: tuple[str, ...]) -> bool:
-    """Whether `many` begin with `few`, whose last token may be cut.
+    """True if `many` begin with `few`, whose last token may be cut.
 
     >>> _begins_partly(tokens("h10"), tokens("h100-sxm")), _begins_partly(tokens("h1-sxm"), tokens("h100-sxm"))
     (True, False)
@@ -191,7 +191,7 @@ def _in_order(spelt: tuple[str, ...]) -> tuple[tuple[int, float, str], ...]:
 
 
 def kind_of_file(name: str) -> Kind | None:
-    """What a file holds, by its content: a model has `config`, an accelerator `compute` and `memory`.
+    """Kind of a file, by its content: a model has `config`, an accelerator `compute` and `memory`.
 
     None for a name, and for a path to nothing, whose last part may be one.
 
@@ -291,7 +291,7 @@ def _by_beginning(name: str, scanned: Sequence[_Aliases]) -> Loaded[Path] | None
 
 
 def _within(few: tuple[str, ...], many: tuple[str, ...]) -> bool:
-    """Whether `few` occur in `many` in their order.
+    """True if `few` occur in `many` in their order.
 
     >>> _within(tokens("a100-80gb"), tokens("a100-sxm-80gb")), _within(tokens("a10"), tokens("a100"))
     (True, False)

@@ -148,7 +148,7 @@ def typed_model(name: str) -> str:
 
 
 def _of_path(path: Path, kind: str) -> Loaded[Model]:
-    """What a file or folder of any sort holds; of a config.json, as one of class `kind` if any is given."""
+    """Model in a file or folder of any sort; of a config.json, as one of class `kind` if any is given."""
     if path.suffix.lower() == ".safetensors":
         weights, path = path, path.parent
         if not (path / "config.json").is_file():

@@ -1,4 +1,4 @@
-"""Where spec files lie, and the door for every other file: it is closed where strangers ask."""
+"""Places of spec files, and the door for every other file: it is closed where strangers ask."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def catalogue_alone() -> Iterator[None]:
 
 
 def admitted(path: Path) -> bool:
-    """Whether the door is open for a file or folder; it is not touched."""
+    """True if the door is open for a file or folder; it is not touched."""
     if not _CLOSED.get():
         return True
     roots = (_PACKAGE, *(folder(kind) for kind in ("model", "accelerator") for folder in (spec_dir, user_dir)))
@@ -100,6 +100,6 @@ def check_file(path: Path) -> None:
 
 
 def _named(pipe: Path) -> bool:
-    """Whether a pipe lies in a folder, where nobody may ever write to it."""
+    """True if a pipe lies in a folder, where nobody may ever write to it."""
     place = os.path.realpath(pipe)
     return not place.startswith("/dev/fd/") and os.path.exists(place)  # noqa: PTH110 - of a text

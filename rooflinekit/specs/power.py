@@ -1,4 +1,4 @@
-"""What a board draws: the law fitted to its own kernels, else that of the nearest chip, scaled."""
+"""Law of a board's power: the law fitted to its own kernels, else that of the nearest chip, scaled."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def power_law(accelerator: Accelerator, memory: str, own: str | None) -> PowerLa
 
 
 def _asking(accelerator: Accelerator, limit: float, own: str | None) -> dict[str, Any]:
-    """What a FLOP asks for at the clock of a burst, where bursts and sustained passes were compared."""
+    """Power that a FLOP asks for at the clock of a burst, where bursts and sustained passes were compared."""
     known = _file()["asked"]
     if own not in known["accelerators"]:
         return {}
@@ -74,7 +74,7 @@ def _host(own: str | None) -> HostPower:
 
 
 class PowerBench(NamedTuple):
-    """How a benchmark with a meter runs: what its board waits before a kernel, and what one replay of it is."""
+    """Benchmark with a meter: what its board waits before a kernel, and what one replay of it is."""
 
     pause: float = 0.0  #: before any kernel [s]
     pause_per_byte: float = 0.0  #: more of it for a byte of weights and keys [s/B]

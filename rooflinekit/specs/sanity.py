@@ -67,7 +67,7 @@ class Facts:
 
 
 _limits = partial(table_of, __file__)
-"""What accelerators have at most, and how their peaks compare, with sources."""
+"""Limits of accelerators, and how their peaks compare, with sources."""
 
 
 def findings(facts: Facts) -> list[Finding]:
@@ -180,7 +180,7 @@ _CAPACITY_ROUNDING = 1.0005  # capacities are given to three digits
 
 
 def _capacity(facts: Facts) -> Iterator[Finding]:
-    """What the driver shows lies between 0.7 of the label in GB (Apple keeps a quarter) and the label in GiB.
+    """Check that the driver's size lies between 0.7 of the label in GB (Apple keeps a quarter) and the label in GiB.
 
     A label that is itself in GiB is the most that there can be.
     """

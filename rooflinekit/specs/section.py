@@ -36,7 +36,7 @@ _ARITHMETIC = {dtype.value: dtype for dtype in Dtype if dtype.unit is dtype}
 
 
 class Layout:
-    """What a section of a file holds: its annotations say of which kind each key is, its attributes are the defaults.
+    """Layout of a section of a file: its annotations say of which kind each key is, its attributes are the defaults.
 
     These are no dataclasses: making one takes half a millisecond, and every start would pay for thirty.
     """
@@ -91,7 +91,7 @@ class Section:
                 self.refuse(key, "is missing; add it" + (f" ({self.example})" if self.example else ""))
 
     def has(self, key: str) -> bool:
-        """Whether `key` is there with a value."""
+        """True if `key` is there with a value."""
         return self.data.get(key) is not None
 
     def read(self, kind: type[T]) -> T:

@@ -59,14 +59,14 @@ class Tensor:
 
 @dataclass(frozen=True)
 class GGUFHeader:
-    """What a GGUF file says before its weights; arrays too long to keep are their length."""
+    """Header of a GGUF file; arrays too long to keep are their length."""
 
     facts: Mapping[str, Any]
     tensors: tuple[Tensor, ...]
 
     @property
     def bytes(self) -> int:
-        """Of all tensors."""
+        """Bytes of all tensors."""
         return sum(tensor.bytes for tensor in self.tensors)
 
 
@@ -171,7 +171,7 @@ def _check_once(path: Path, what: str, names: Iterable[str]) -> None:
 
 
 def _end(path: Path, places: Iterable[tuple[str, int, int]]) -> int:
-    """Where the last tensor ends [byte]; refuses tensors that share bytes."""
+    """End of the last tensor [byte]; refuses tensors that share bytes."""
     end, before = 0, ""
     for name, begin, stop in sorted(places, key=lambda place: place[1:]):
         if begin < end and stop > begin:

@@ -33,7 +33,7 @@ def check_target(path: Path, force: bool, how: str = "add --force") -> None:
 
 
 def partial_path(path: Path) -> Path:
-    """Where this process makes a file before it is moved to its place; nothing is there that a writer could follow."""
+    """Path at which this process makes a file before it is moved to its place; no link is there to follow."""
     partial = path.with_name(f".{path.name}.{os.getpid()}-{next(_MADE)}.partial")
     partial.unlink(missing_ok=True)
     return partial

@@ -1,4 +1,4 @@
-"""What a KV cache saves, what it wastes, and what becomes of a sequence that must leave it.
+"""Savings and waste of a KV cache, and the fate of a sequence that must leave it.
 
 **Memory that holds nothing.** Over its life a sequence of S tokens in and N out holds S + N/2 on average. Long answers
 are there longer, so the mean over time, with S and N independent, is

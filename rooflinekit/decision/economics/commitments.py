@@ -1,4 +1,4 @@
-"""How the hours of a fleet are paid: commitments for what is used most of the time, spot and on demand; or a purchase.
+"""Payment for the hours of a fleet: commitments for what is used most of the time, spot and on demand; or a purchase.
 
 One accelerator more pays as a commitment of price r where it is used at least a share r/p of the hours, p being the
 price on demand: it costs r always, or p as long as it is used. That is the critical ratio of the newsvendor: level k of
@@ -31,7 +31,7 @@ Table = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Paid:
-    """What is paid under one term: accelerators at most, their hours, and dollars in all."""
+    """Payment under one term: accelerators at most, their hours, and dollars in all."""
 
     term: str
     usd_per_gpu_hour: float

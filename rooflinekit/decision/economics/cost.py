@@ -233,7 +233,7 @@ class ContextCost:
 
 @dataclass(frozen=True)
 class Cost(DeploymentAnswer):
-    """What tokens cost on a deployment, why, and what follows from it. A part is None where it cannot be answered."""
+    """Prices of tokens on a deployment, with reasons and consequences. A part is None where it cannot be answered."""
 
     prices: PriceResult
     reason: Reason
@@ -360,7 +360,7 @@ class Served:
 
     @property
     def usd_per_second(self) -> float:
-        """Of a replica, idle time included."""
+        """Price of a second of a replica, idle time included."""
         return float(self.prices.replica_usd_per_hour) / _HOUR / self.asked.utilisation
 
     @property
@@ -496,7 +496,7 @@ def why(times: TokenTimes, given: TokenWork, made: TokenWork, experts: bool = Fa
 
 @keywords(CostOptions)
 def cost(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **scenario: Unpack[CostOptions]) -> Cost:
-    """What tokens cost on a deployment, why output costs more than input, and what follows from it.
+    """Price tokens on a deployment: cached, input and output, conversations, long contexts.
 
     Args:
         model: a name, a Hugging Face id, or a path, as `estimate` takes it.

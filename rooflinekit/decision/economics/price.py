@@ -1,4 +1,4 @@
-"""What one accelerator hour costs: a quote, a given price, or a purchase over its years; and what it draws."""
+"""Price of one accelerator hour: a quote, a given price, or a purchase over its years; and what it draws."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ POWER_NOTE = "power: boards as predicted (docs/method.md, section 11), idle betw
 
 
 def host_note(host: HostPower) -> str:
-    """What boards' power is multiplied by, and who says so."""
+    """Factors on the power of boards, and their source."""
     shares = f"{percent(host.cpu)} CPUs" + (
         f", {percent(host.rest)} memory, network and fans" if host.rest else " and memory"
     )
@@ -51,7 +51,7 @@ def electricity(watts: Numeric, usd_per_kwh: Numeric, pue: Numeric) -> Numeric:
 
 
 def usd_per_million(usd_per_hour: Numeric, tokens_per_second: Numeric) -> Numeric:
-    """What a million tokens cost where that many come out all the time: usd/h over millions of tokens an hour [USD].
+    """Price of a million tokens where that many come out all the time: usd/h over millions of tokens an hour [USD].
 
     >>> usd_per_million(7.2, 1000.0)  # 3.6 million tokens an hour
     2.0
@@ -61,7 +61,7 @@ def usd_per_million(usd_per_hour: Numeric, tokens_per_second: Numeric) -> Numeri
 
 @dataclass(frozen=True)
 class HourlyPrice:
-    """What one accelerator costs an hour [USD/h], and who says so.
+    """Price of one accelerator hour [USD/h], and who says so.
 
     low, high: those of a quote, if known; term: for how long it is rented (on demand, three years), "" if nobody says.
     months: that are paid whether it is used or not; interruptions: how often a month a machine is taken away, None for
@@ -82,7 +82,7 @@ class HourlyPrice:
         return not self.months and self.interruptions is None
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the price as JSON."""
         return {"usd_per_gpu_hour": float(self.usd_per_gpu_hour), "source": self.source, "low": self.low,
                 "high": self.high, "term": self.term}  # fmt: skip
 
@@ -151,7 +151,7 @@ class Purchase:
 
     @property
     def capital(self) -> float:
-        """What one accelerator costs a month, the annuity [USD].
+        """Monthly annuity of one accelerator [USD].
 
         >>> round(Purchase(30_000.0, 4.0, interest=0.08, residual=0.1).capital, 2)
         674.92
@@ -205,7 +205,7 @@ def quoted_price(accelerator: Accelerator) -> HourlyPrice | None:
 
 
 def hourly_price(accelerator: Accelerator, price: object = None) -> HourlyPrice:
-    """What an accelerator hour costs: the price given (USD, or a quote), or else the quote in the accelerator's file.
+    """Price of an accelerator hour: the price given (USD, or a quote), or else the quote in the accelerator's file.
 
     Raises InputError if nothing is given and the file has no quote; WorkloadError for a price that makes no sense.
 

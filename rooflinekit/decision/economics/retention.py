@@ -1,4 +1,4 @@
-"""What a trace is, what a prefix cache of any size saves of it, and how long a block is worth keeping.
+"""A trace in sum, hits of a prefix cache of any size, and how long a block is worth keeping.
 
 The five-minute rule (Gray and Putzolu 1987, doi:10.1145/38713.38755; Gray and Graefe 1997, arXiv:cs/9809005) for keys
 and values: a token is kept as long as its place costs less than computing it again.
@@ -58,7 +58,7 @@ def keep_seconds(saved: Numeric, usd_second: Numeric, size: Numeric, usd_byte_se
 
 @dataclass(frozen=True)
 class Retained:
-    """What a cache saves that ends with this memory: the accelerators', and all before it.
+    """Hits and savings of a cache that ends with this memory: the accelerators', and all before it.
 
     tokens: of the whole cache of one replica; hit_rate: share of the prompt tokens; from_here: of them, in this memory;
     ttft_ms: mean at the trace's rate, loads included (None: it piles up); usd_per_million: tokens in and out at the

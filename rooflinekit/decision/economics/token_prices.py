@@ -1,4 +1,4 @@
-"""What a token takes of a replica, and so what it costs: cached input, input and output apart.
+"""Replica time and price of a token: cached input, input and output apart.
 
 Symbols: C sequences running, S, c and N mean tokens in, in the cache, and out; t_d(C) a decode step of all of them,
 s(S, c) what one prompt adds to the steps of the others (`serving.flight.prefill_share`), π the price of a replica's
@@ -131,7 +131,7 @@ def token_prices(times: TokenTimes, hour: HourlyPrice, gpus: Numeric = 1, utilis
 
 @dataclass(frozen=True, slots=True)
 class TokenWork:
-    """What one token takes on one accelerator: FLOP, bytes of weights, of keys and values, and seconds of the replica.
+    """Work of one token on one accelerator: FLOP, bytes of weights, of keys and values, and seconds of the replica.
 
     shared_by: tokens that one reading of the weights serves.
     """

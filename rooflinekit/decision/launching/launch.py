@@ -45,7 +45,7 @@ class ServerPart:
 
     @property
     def name(self) -> str:
-        """What its script and files are called."""
+        """Name of its script and files."""
         return f"part-{self.number}-{self.role or 'serve'}" if self.number else self.role or "serve"
 
 
@@ -90,12 +90,12 @@ class Server:
 
     @property
     def port(self) -> int:
-        """Where the first replica on a host answers."""
+        """Port of the first replica on a host."""
         return self.ports[0][1]
 
     @property
     def gpus(self) -> int:
-        """Of one replica."""
+        """GPUs of one replica."""
         return self.prediction.gpus
 
     @property
@@ -239,7 +239,7 @@ def _server_script(launch: Launch, server: Server, with_files: bool) -> Iterator
 
 
 def predicted(server: Server) -> str:
-    """What was predicted for a server, in a line."""
+    """Prediction for a server, in a line."""
     made = server.prediction
     first = f"TTFT {'without end (unstable)' if made.ttft_ms is None else f'{made.ttft_ms:.1f} ms'}"
     later, rate = f"TPOT {made.tpot_ms:.2f} ms", f"{made.output_tok_s:.0f} tok/s"
@@ -359,7 +359,7 @@ def _candidate(plan: str | PathLike[str] | Mapping[str, Any], number: int | None
 
 
 def _planned(candidate: Mapping[str, Any]) -> str | None:
-    """What the plan predicts for the candidate as a whole; None if it does not say."""
+    """Prediction of the plan for the candidate as a whole; None if it does not say."""
     table = candidate.get("predicted")
     times = [table.get(f"{name}_ms") if isinstance(table, Mapping) else None for name in ("ttft", "tpot")]
     found = [f"p95 {name} {p95:.1f} ms" for name, each in zip(("TTFT", "TPOT"), times, strict=True)
@@ -452,7 +452,7 @@ def _server(target: Target, part: ServerPart) -> Server:
 
 
 def _notes(target: Target) -> Iterator[str]:
-    """What has no flag, and what a user has to do or know."""
+    """Notes on settings without a flag, and on work left to the user."""
     deployment, engine = target.plan.deployment, target.table.engine
     for checkpoint in (target.checkpoint, target.draft_model):
         if checkpoint is not None and checkpoint.note:
@@ -476,7 +476,7 @@ def _notes(target: Target) -> Iterator[str]:
 
 
 def _several(servers: tuple[Server, ...], targets: list[Target]) -> Iterator[str]:
-    """How more than one server become one service."""
+    """Notes on joining several servers to one service."""
     for server, target in zip(servers, targets, strict=True):
         if server.replicas > server.per_host:
             left = server.replicas % server.per_host

@@ -72,7 +72,7 @@ class Setting:
 
     @property
     def args(self) -> tuple[str, ...]:
-        """Its words on a command line."""
+        """Words on a command line."""
         if self.value is None:
             return (self.flag,)
         return (self.flag, f"{self.value:g}" if isinstance(self.value, float) else str(self.value))
@@ -214,7 +214,7 @@ def memory_share(rule: MemoryRule, memory: MemoryResult) -> Share:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """How a server gets the weights' format: from the checkpoint, a cast (`dtype`), or by quantising (`online`)."""
+    """Origin of the weights' format: from the checkpoint, a cast (`dtype`), or by quantising (`online`)."""
 
     dtype: Dtype | None = None
     online: Dtype | None = None
@@ -223,7 +223,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Target:
-    """What one kind of server is told; counts are of one attention replica."""
+    """Settings of one kind of server; counts are of one attention replica."""
 
     estimate: Estimate
     plan: Plan
@@ -246,12 +246,12 @@ class Target:
         return self.table.find(concept, self.version)
 
     def has(self, concept: str) -> bool:
-        """Whether this version has a setting for it."""
+        """True if this version has a setting for it."""
         return self.flag(concept) is not None
 
     @property
     def drafted(self) -> str:
-        """What is drafted, in words; empty without a draft."""
+        """Drafting in words; empty without a draft."""
         return f"{self.draft.draft_tokens} tokens drafted in a row by {self.draft.draft}" if self.draft else ""
 
     @property
@@ -266,7 +266,7 @@ class Target:
 
     @property
     def experts(self) -> bool:
-        """Whether the model has routed experts."""
+        """True if the model has routed experts."""
         return any(isinstance(layer.ffn, MixtureOfExperts) for layer in self.plan.model.layer_counts)
 
     @property
@@ -282,7 +282,7 @@ class Target:
 
 
 def weights_of(plan: Plan, table: FlagTable) -> Weights:
-    """How an engine gets the plan's weights: by what it casts to, and quantises to as it loads."""
+    """Choose how an engine gets the plan's weights: by what it casts to, and quantises to as it loads."""
     online, cast = table.values("quantization"), table.values("dtype")
     model, deployment, formats = plan.model, plan.deployment, plan.precision.formats
     stream = plan.precision.stream
@@ -318,7 +318,7 @@ def refuse_what_no_server_does(plan: Plan, draft: Speculation | None) -> None:
 
 
 def aim(scenario: Mapping[str, Any], role: str = "", host_gpus: int = 8) -> Target:
-    """What one server of a scenario (keywords of `estimate`, with `model` and `gpu`) is told.
+    """Settings of one server of a scenario (keywords of `estimate`, with `model` and `gpu`).
 
     Raises DoesNotFitError for one that does not fit, InputError (and its kinds) for one that no server can be told.
     """
@@ -443,7 +443,7 @@ def _longest(fixed: dict[str, Any], plan: Plan, request: int) -> Estimate:
 
 
 def _draft_checkpoint(draft: Speculation | None) -> Checkpoint | None:
-    """What drafts, where that is a checkpoint of its own."""
+    """Checkpoint of the draft, where it is one of its own."""
     if draft is None or draft.method in ("ngram", "mtp"):
         return None
     if draft.method in _HEADS:

@@ -1,4 +1,4 @@
-"""What each engine is told of a deployment, concept by concept; the table of its flags has the spelling."""
+"""Wishes of a deployment to each engine, concept by concept; the table of its flags has the spelling."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def wishes(target: Target) -> list[Wish]:
 
 
 def engine_notes(target: Target) -> Iterator[str]:
-    """What a user should know who starts this server."""
+    """Notes for a user who starts this server."""
     return _ENGINES[target.table.engine][1](target)
 
 
 def _common(target: Target) -> list[Wish]:
-    """What every engine takes alike: pipeline, context, memory, formats, blocks."""
+    """Wishes that every engine takes alike: pipeline, context, memory, formats, blocks."""
     deployment, inputs, weights = target.plan.deployment, target.estimate.inputs, target.weights
     stream, kv = target.plan.precision.stream, target.plan.precision.kv
     dtype, online = weights.dtype and weights.dtype.value, weights.online and weights.online.value
@@ -100,7 +100,7 @@ def _vllm(target: Target) -> Iterator[Wish]:
 
 
 def _dp_over_hosts(target: Target) -> bool:
-    """Whether attention replicas, each within one host, are spread over several."""
+    """True if attention replicas, each within one host, are spread over several."""
     deployment = target.plan.deployment
     return target.hosts > 1 and deployment.dp > 1 and target.host_gpus % (deployment.gpus // deployment.dp) == 0
 

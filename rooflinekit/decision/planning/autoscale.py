@@ -39,8 +39,9 @@ from rooflinekit.model.types.units import GB
 from rooflinekit.simulation.simulate import pcie_bandwidth
 
 PERIOD_S, TOLERANCE = 15.0, 0.1
-"""As the Horizontal Pod Autoscaler of Kubernetes has them by default: between looks, and the share by which what is
-wanted has to differ from what there is."""
+"""Defaults of the Horizontal Pod Autoscaler of Kubernetes: between looks, and the share by which what is wanted has to
+differ from what there is.
+"""
 PROVISION_S = 120.0
 PROVISION_NOTE = "a machine comes within 2 minutes (assumption)"
 ENGINE_S = 64.0
@@ -147,7 +148,7 @@ class _Shares:
 
     @classmethod
     def of(cls, capacity: Capacity) -> _Shares:
-        """Of the only part of an aggregated fleet, at the confidence of the question."""
+        """Shares of the only part of an aggregated fleet, at the confidence of the question."""
         question, part = capacity.question, capacity.option.parts[0]
         seen = part.seen(capacity.demand(question.demand.peak_load))
         curve, knee = part.bearer.curve(seen), part.bearer.sustained(seen)
@@ -178,7 +179,7 @@ class Bounds:
 
     @property
     def looks(self) -> int:
-        """That the cooldown has."""
+        """Looks within the cooldown."""
         return max(round(self.cooldown_s / PERIOD_S), 1)
 
 
@@ -220,7 +221,7 @@ def autoscaled(
 
 
 def _drawn(capacity: Capacity, rates: Table, scaled: Scaled) -> Scaled:
-    """The same with what a simulation of one replica gives around the busiest look of each part of the requests."""
+    """Replace the shares by those of a simulated replica around the busiest look of each part of the requests."""
     question, part = capacity.question, capacity.option.parts[0]
     demand, looks = part.seen(capacity.demand(question.demand.peak_load)), np.arange(len(rates))
     times = np.array([time for time, _ in scaled.steps]) / PERIOD_S

@@ -1,4 +1,4 @@
-"""How many replicas a rate takes: the sizing of `plan`, asked again for every hour and month."""
+"""Replicas for a rate: the sizing of `plan`, asked again for every hour and month."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Capacity:
     _fleets: dict[float, Option] = field(default_factory=dict, repr=False)
 
     def demand(self, rate: float) -> Demand:
-        """The same requests at another rate, none busier than it."""
+        """The demand at another rate, none busier than it."""
         return replace(self.question.demand, rate=max(rate, _IDLE), peak=1.0, trace=None)
 
     def fleet(self, rate: float) -> Option:

@@ -60,7 +60,7 @@ class Hour:
     replicas: int
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the hour as JSON."""
         return {"hour": self.hour, "rate": self.rate, "jobs": self.jobs, "replicas": self.replicas}
 
 
@@ -141,7 +141,7 @@ class Valleys:
         return found, done
 
     def in_time(self, replicas: int) -> bool:
-        """Whether so many replicas do every job by its deadline."""
+        """True if so many replicas do every job by its deadline."""
         _, done = self.hours(replicas)
         return all(done[job.name] <= (job.deadline_h or 0.0) + 1e-9 for job in self.jobs)
 
@@ -306,7 +306,7 @@ class _Group:
         return self.question.demand.peak_load / part.ability.load * part.replica.gpus
 
     def beside(self, option: Option) -> Valleys | None:
-        """Its batch jobs, where they fill the valleys of a profile."""
+        """Batch jobs of the group, where they fill the valleys of a profile."""
         return self.valleys.get(_key(option))
 
 

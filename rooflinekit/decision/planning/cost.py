@@ -1,4 +1,4 @@
-"""What an option takes: machines, dollars, watts and joules; the fronts of speed against use, cost against latency."""
+"""Cost of an option: machines, dollars, watts and joules; the fronts of speed against use, cost against latency."""
 
 from __future__ import annotations
 
@@ -278,12 +278,12 @@ class Hosts(Plain):
 
     @property
     def kind(self) -> str:
-        """What a machine is called."""
+        """Name of a machine."""
         return "host" if self.size <= _HOST else "rack-scale domain"
 
     @property
     def power(self) -> str:
-        """What each may draw, and the racks that hold them."""
+        """Largest draw of each machine, and the racks that hold them."""
         racks = "" if self.racks is None else f"; all fit in {self.racks:,} rack{'s' if self.racks > 1 else ''}"
         racks = "; a rack has no room for it" if self.racks == 0 else racks
         most = (self.watts_most or 0.0) / 1e3
@@ -291,7 +291,7 @@ class Hosts(Plain):
 
     @property
     def stands(self) -> str:
-        """The same with what stands on them."""
+        """The hosts with the replicas on them."""
         return f"{self}: {'; '.join(f'{count} x [{names}]' for names, count in self.packed)}"
 
 

@@ -1,4 +1,4 @@
-"""What has to be served: requests a second or users, their lengths, the busiest hour.
+"""Demand on a fleet: requests a second or users, their lengths, the busiest hour.
 
 A trace brings its own peak: the largest mean rate over a window as long as its users would notice, ten requests' times
 within the objectives (`span_s`), and at least what 100 requests take. Its gaps there say how bursty it is.
@@ -35,7 +35,7 @@ from rooflinekit.simulation.traces import Trace, load_trace
 
 @dataclass(frozen=True)
 class Kept:
-    """What a replica's cache finds of a mean prompt: tokens, seconds in which tiers load them, their rent [USD/h].
+    """Hits of a replica's cache for a mean prompt: tokens, seconds in which tiers load them, their rent [USD/h].
 
     found: tokens of each prompt of the sample, one after the other. A first turn has all of its prompt to compute.
     """
@@ -58,7 +58,7 @@ class Prefixes:
 
     @cached_property
     def conversations(self) -> Sequence[int]:
-        """Of each request."""
+        """Conversation of each request."""
         return conversations(self.trace)
 
     @cached_property
@@ -66,7 +66,7 @@ class Prefixes:
         return cache(lambda count: reuse_of(self.trace, count, "random") if count else reuse_of(self.trace))
 
     def reuse(self, replicas: float) -> Reuse:
-        """Of what reaches caches that stand apart; with affinity that is as of one cache for all."""
+        """Reuse in caches that stand apart; with affinity that is as of one cache for all."""
         count = 1 << round(math.log2(max(replicas, 1.0)))  # one pass for each doubling
         return self._reuse(count if self.router == "random" else 0)
 
@@ -75,7 +75,7 @@ class Prefixes:
         return self.reuse(replicas).share(tokens if self.router == "random" else tokens * replicas)
 
     def kept(self, predictor: Predictor, tiers: tuple[CacheTier, ...], replicas: float) -> Kept:
-        """What one of so many replicas finds, with its whole pool as a cache."""
+        """Hits of one of so many replicas, with its whole pool as a cache."""
         counted = len(self.trace) - self.trace.former
         isl = sum(self.trace.isl[self.trace.former :]) / counted
         typical = isl + sum(self.trace.osl[self.trace.former :]) / counted
@@ -103,7 +103,7 @@ class Prefixes:
 _TURNS, _FEW = 10.0, 100.0  # requests' times in a window of a trace, and requests of the mean rate at least
 _SAMPLE, _MOST_CONTEXT = 6000, 131_072  # requests of sessions that are looked at; tokens of a context, if not told
 ROUTER = "round-robin"
-"""Who chooses the replica of a request, unless told: each in turn, as `simulate` has it."""
+"""Default router: each in turn, as `simulate` has it."""
 
 _AFFINITY = "prefix-affinity"
 _TOGETHER = 8  # replicas that are played at most behind a router that looks at them
@@ -174,7 +174,7 @@ class Demand:
 
     @property
     def closed(self) -> bool:
-        """Whether users wait for their answers."""
+        """True if users wait for their answers."""
         return self.users is not None
 
     @property
@@ -184,7 +184,7 @@ class Demand:
 
     @property
     def peak_load(self) -> float:
-        """The same in the busiest hour; whole users."""
+        """Load in the busiest hour; whole users."""
         load = self.mean_load * self.peak
         return float(math.ceil(load - 1e-9)) if self.closed else load
 
@@ -200,14 +200,14 @@ class Demand:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a user should hear of a trace, or of sessions that are longer than the context."""
+        """Notes on a trace, or on sessions that are longer than the context."""
         if self.prefixes is not None and (law := self.prefixes.law) is not None:
             return law.cut(law.most or 0, self.osl.mean)
         return () if self.trace is None else self.trace.notes
 
     @property
     def unit(self) -> str:
-        """Of a load."""
+        """Unit of a load."""
         return "users" if self.closed else "requests/s"
 
     def asked(self, seed: int) -> AskedLoad:
@@ -234,7 +234,7 @@ class Demand:
         return generate(Gamma(rate, self.arrival_cv), Requests(self.isl, self.osl), 1 << 40, seed)
 
     def seen(self, replicas: float) -> Demand:
-        """What one of so many replicas sees behind the router: gaps with c² = 1 + (c₀² − 1)/n at random, c₀²/n in turn.
+        """Demand on one of so many replicas behind the router: gaps with c² = 1 + (c₀² − 1)/n at random, c₀²/n in turn.
 
         In turn a replica waits for n gaps; beyond 16 replicas they come as evenly as with 16.
 
@@ -269,7 +269,7 @@ class Demand:
         return bisect_left(self.trace.time, window.start), bisect_left(self.trace.time, window.end)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON; prompts by their text."""
+        """Return the demand as JSON; prompts by their text."""
         text = self.isl.text if isinstance(self.isl, Longer) else self.isl
         return {
             "rate": self.rate, "users": self.users, "peak": self.peak, "peak_load": self.peak_load,
@@ -374,7 +374,7 @@ def read_demand(given: dict[str, Any], slo: Sequence[Objective] = ()) -> Demand:
 
 
 def _of_prefixes(router: str | None) -> str:
-    """Who sends requests to replicas whose caches may have their prompts."""
+    """Router to replicas whose caches may have the prompts."""
     if router not in (None, _AFFINITY, "random"):
         raise InputError(f"router {router} does not know prefixes that come again; take {_AFFINITY} or random")
     return router or _AFFINITY

@@ -135,11 +135,11 @@ class _Asked:
         return {"ttft": ttft, "tpot": tpot, "e2el": ttft.plus(tpot, work.osl - 1.0)}
 
     def at(self, work: Workload) -> dict[str, float]:
-        """The same in ms."""
+        """Percentile of the play in ms."""
         return {f"{key}_ms": float(time.expected) * 1e3 for key, time in self.times(work).items()}
 
     def meets(self, work: Workload) -> NDArray[np.bool_]:
-        """Whether every objective holds; an array where the workload is one."""
+        """True if every objective holds; an array where the workload is one."""
         times = self.times(work)
         met = [np.asarray(times[each.metric].expected) <= each.limit for each in self.slo]
         return np.asarray(np.logical_and.reduce(np.broadcast_arrays(True, *met)), bool)
@@ -481,7 +481,7 @@ def _paid_options(question: PlanQuestion, course: Course, budget: float) -> list
 
 
 def monthly(capacity: Capacity, course: Course) -> float:
-    """What the fleet costs in the first month, by the hour [USD]."""
+    """Cost of the fleet in the first month, by the hour [USD]."""
     price = capacity.question.tariff.price(capacity.option.names[0]) or 0.0
     return float(gpu_table(capacity, course)[0] @ course.month_hours) * price
 

@@ -72,7 +72,7 @@ class Mixed(Length):
 
     @override
     def quantile(self, share: float) -> float:
-        """Of the longest sort, an upper limit; exact at 1."""
+        """Quantile of the longest sort, an upper limit; exact at 1."""
         return max(length.quantile(share) for _, length in self.parts)
 
     @override
@@ -103,17 +103,17 @@ class Mix(Demand):
 
     @property
     def slo(self) -> tuple[Objective, ...]:
-        """Those of all classes."""
+        """Objectives of all classes."""
         return tuple(objective for each in self.classes for objective in each.slo)
 
     @property
     def by_priority(self) -> bool:
-        """Whether the order of the queue matters."""
+        """True if the order of the queue matters."""
         return len({each.priority for each in self.classes}) > 1
 
     @cached_property
     def shares(self) -> list[float]:
-        """Of each class in the requests."""
+        """Share of each class in the requests."""
         whole = sum(each.rate for each in self.classes)
         return [each.rate / whole for each in self.classes]
 
@@ -129,7 +129,7 @@ class Mix(Demand):
 
     @override
     def asked(self, seed: int) -> AskedLoad:
-        """As many requests as the rarest class needs to be known."""
+        """The load with as many requests as the rarest class needs to be known."""
         count = min(max(float(STEADY), _OF_EACH / min(self.shares)), float(CROWD))
         return AskedLoad(
             self.isl, self.osl, rate=1.0, burstiness=self.arrival_cv, requests=math.ceil(count),
@@ -137,7 +137,7 @@ class Mix(Demand):
         )  # fmt: skip
 
     def drawn(self, process: Process, count: int, seed: int) -> Drawn:
-        """So many requests of all classes in their shares, with the class of each and what the cache has of it."""
+        """Draw so many requests of all classes in their shares, with the class of each and what the cache has of it."""
         rows = list(islice(self._drawn(process, seed), count))
         cached = [min(round(self.classes[row.kind].cached * row.isl), row.isl - 1) for row in rows]
         return Drawn(

@@ -56,7 +56,7 @@ class Objective:
         return " ".join(filter(None, (self.of, self.statistic, self.metric.upper())))
 
     def value(self, felt: Felt) -> float:
-        """What is felt of it [s]."""
+        """Value of the metric [s]."""
         return (felt.classes[self.of] if self.of else felt).value(self.metric, self.share)
 
     def attained(self, felt: Felt) -> float:
@@ -76,7 +76,7 @@ class Objective:
         return low
 
     def met(self, felt: Felt) -> bool:
-        """Whether it holds."""
+        """True if it holds."""
         return self.value(felt) <= self.limit
 
 
@@ -107,11 +107,11 @@ class Felt:
 
     @property
     def means(self) -> dict[str, float]:
-        """Of every metric [s]."""
+        """Mean of every metric [s]."""
         return {metric: self.value(metric, None) for metric in METRICS}
 
     def stretched(self, factor: float) -> Felt:
-        """The same where everything takes `factor` times as long."""
+        """The latencies where everything takes `factor` times as long."""
         if factor == 1.0:
             return self
         read, classes = self.read, {name: own.stretched(factor) for name, own in self.classes.items()}
@@ -150,7 +150,7 @@ _NONE: Span = (1.0, 1.0)
 
 
 def slowest(felts: Sequence[Felt]) -> Felt:
-    """Of several loads the slower in every statistic."""
+    """The slowest statistics of several loads."""
     if len(felts) == 1:
         return felts[0]
 
@@ -204,7 +204,7 @@ def probability_text(share: float) -> str:
 
 
 def place_of(deviations: float, inner: Sequence[float]) -> float:
-    """Where so many standard deviations of a normal distribution stand on the scale of an interval.
+    """Place of so many standard deviations of a normal distribution on the scale of an interval.
 
     -1 is its low end, 0 what is expected, 1 its high end; straight lines between quantiles, and on beyond the ends.
 
@@ -267,7 +267,7 @@ _SLOWEST = 16.0  # times as long as expected
 
 
 def slowest_factor(feels: Feels, slo: Sequence[Objective]) -> float | None:
-    """How many times as long as expected steps may take before an objective fails; None where nothing within 16 does.
+    """Largest factor on expected steps before an objective fails; None where nothing within 16 does.
 
     >>> plain = Felt(lambda metric, share: 0.04)
     >>> round(slowest_factor(plain.stretched, [Objective("tpot", None, 0.05)]), 2)

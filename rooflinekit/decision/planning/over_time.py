@@ -99,7 +99,7 @@ class OverTime(Tabled):
 
     @property
     def saved_usd(self) -> float:
-        """What terms save against the price on demand; 0 for cents."""
+        """Savings of terms against the price on demand; 0 for cents."""
         saved = (self.usd or 0.0) - (self.paid_usd or 0.0)
         return saved if self.paid and saved > 0.005 else 0.0
 
@@ -305,7 +305,7 @@ def _scaled_words(made: OverTime, scaling: Autoscaling) -> str:
 
 
 def _drawn_words(best: Scaled) -> str:
-    """What single requests say of it."""
+    """Sentence on the play of single requests."""
     if not best.simulated:
         return "; no single requests are drawn."
     busiest = "" if best.busiest is None else f", and {percent(best.busiest, 1)} around the busiest look"

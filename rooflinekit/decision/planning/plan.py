@@ -127,7 +127,7 @@ class Fleet(Plain):
 
     @property
     def caching(self) -> str:
-        """How it keeps prefixes, in words; empty where it does not."""
+        """Prefix caching in words; empty where it does not."""
         if self.hit_rate is None:
             return ""
         return f" with prefix cache{''.join(f' + {tier}' for tier in self.tiers)}"
@@ -172,12 +172,12 @@ class Candidate(Plain):
 
     @property
     def gpu(self) -> str:
-        """Its accelerators."""
+        """Accelerators of the candidate."""
         return "+".join(dict.fromkeys(str(fleet.scenario["gpu"]) for fleet in self.fleets))
 
     @property
     def engine(self) -> str:
-        """Its engines."""
+        """Engines of the candidate."""
         return "+".join(dict.fromkeys(str(fleet.scenario["engine"]) for fleet in self.fleets))
 
     @property
@@ -202,12 +202,12 @@ class Candidate(Plain):
         return (binds or list(self.probability) or [""])[0], None
 
     def latency(self, objective: str) -> float | None:
-        """What an objective is about [ms]."""
+        """Latency of an objective [ms]."""
         statistic, metric = objective.split()[:2]
         return self.predicted[f"{metric.lower()}_ms"].get(statistic)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON: `scenario` and `replicas`, or `prefill` and `decode`, or `fleet`."""
+        """Return the candidate as JSON: `scenario` and `replicas`, or `prefill` and `decode`, or `fleet`."""
         cost = asdict(self.cost)
         million = {
             "cached_input": cost.pop("cached_input_usd"), "input": cost.pop("input_usd"),
@@ -389,7 +389,7 @@ def _worth(measure: Sequence[Measurement]) -> str:
 
 
 def _why(candidates: Sequence[Candidate], lost: Sequence[Candidate], question: PlanQuestion) -> str:
-    """What ends the capacity of the best, and how much dearer the next accelerator or fleet is."""
+    """Sentence on the limit of the best, and how much dearer the next accelerator or fleet is."""
     best = candidates[0]
     if not best.known:
         return _not_known(question)
@@ -428,7 +428,7 @@ def _gpus(count: int) -> str:
 
 
 def _sizing(fleet: Fleet, best: Candidate, question: PlanQuestion) -> str:
-    """How many replicas, from what each bears."""
+    """Sentence on the number of replicas and the capacity of each."""
     demand, reserve = question.demand, question.reserve
     working, peak, unit = fleet.replicas - fleet.spare, demand.peak_load * fleet.share, demand.unit
     role = "replica" if fleet.role == "serve" else f"{fleet.role} replica"
@@ -580,7 +580,7 @@ def _profile(given: dict[str, Any]) -> Profile | None:
 
 
 def _course(given: dict[str, Any], profile: Profile | None, demand: Demand) -> Course | None:
-    """How the load goes on, where that is asked."""
+    """Course of the load over time, if there is one."""
     scaling = part_of(given, _SCALING)
     if scaling and not given.get("autoscale"):
         raise InputError(f"{min(scaling)} belongs to autoscaling; add autoscale")

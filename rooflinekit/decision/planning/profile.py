@@ -58,7 +58,7 @@ class Profile:
 
     @property
     def uneven(self) -> str:
-        """What a user should hear of intervals that are not alike, or do not make whole days; else empty."""
+        """Note on intervals that are not alike, or do not make whole days; else empty."""
         ends = min(self.hours), max(self.hours)
         if ends[1] > ends[0] * (1.0 + _CLOSE):
             return (f"intervals of {self.name} last {ends[0]:g} to {ends[1]:g} h: each goes on until the next row, "
@@ -70,11 +70,11 @@ class Profile:
 
     @property
     def starts(self) -> list[float]:
-        """When each interval begins [h]."""
+        """Beginning of each interval [h]."""
         return [0.0, *accumulate(self.hours[:-1])]
 
     def scaled(self, factor: float) -> Profile:
-        """So many times as many requests."""
+        """The profile with every rate multiplied."""
         return replace(self, rates=tuple(rate * factor for rate in self.rates))
 
 
@@ -207,7 +207,7 @@ class Course:
 
     @property
     def factors(self) -> list[float]:
-        """How many times the load of the first month that of each is.
+        """Factor on the load of each month over that of the first.
 
         >>> Course(flat(1.0), 0.5, 3).factors
         [1.0, 1.5, 2.25]

@@ -85,7 +85,7 @@ def _entry(question: PlanQuestion, option: Option) -> Ranked:
 
 
 def worst_evidence(option: Option) -> str:
-    """Of its accelerators, that of the one that is known least."""
+    """Evidence of the accelerator that is known least."""
     return max((evidence(part.replica.resolved.plan) for part in option.parts), key=EVIDENCE.index)
 
 
@@ -93,7 +93,7 @@ OWN_FORMATS = "weights and cache are in the formats as published; others, such a
 
 
 def router_note(question: PlanQuestion, option: Option) -> str:
-    """What it would take if requests reached replicas at random; empty where that is no more."""
+    """Fleet that random routing would take; empty where it is no larger."""
     demand = question.demand
     if demand.closed or demand.router in {"random", "prefix-affinity"} or option.kind == "mixed":
         return ""
@@ -108,7 +108,7 @@ def router_note(question: PlanQuestion, option: Option) -> str:
 
 
 def warnings(question: PlanQuestion, found: Found, order: Sequence[Ranked]) -> list[str]:
-    """What a planner should hear beside the numbers."""
+    """Notes for a planner beside the numbers."""
     notes = [*found.notes, *question.demand.notes]
     unknown = [gpu for gpu, price in question.tariff.prices.items() if price is None]
     if unknown:

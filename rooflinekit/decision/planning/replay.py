@@ -46,7 +46,7 @@ class Run:
 
     @classmethod
     def of(cls, batches: Batches) -> Run:
-        """What a simulation saw."""
+        """Read a simulation's result."""
         whole = dict(zip(METRICS, (Sketch.joined(each) for each in zip(*batches.parts, strict=True)), strict=True))
 
         def read(metric: str, share: float | None) -> float:
@@ -71,12 +71,12 @@ class Replayed:
 
     @property
     def agrees(self) -> bool:
-        """Whether every objective holds in a steady state."""
+        """True if every objective holds in a steady state."""
         return not (self.failed or self.diverges)
 
 
 def needs_replay(option: Option, demand: Demand) -> bool:
-    """Whether its requests come as a trace has them, or find what others have left in a cache."""
+    """True if its requests come as a trace has them, or find what others have left in a cache."""
     return demand.trace is not None or any(part.replica.kept for part in option.parts)
 
 
@@ -197,7 +197,7 @@ def _replay(option: Option, demand: Demand, seed: int, start: float, end: float)
 
 
 def _drawn(conversations: Sequence[int], share: float, seed: int) -> Callable[[int], bool]:
-    """Whether a request is of the share of the conversations that is played."""
+    """True if a request is of the share of the conversations that is played."""
     draw, drawn = Random(seed), dict[int, bool]()
     return lambda at: share >= 1.0 or drawn.setdefault(conversations[at], draw.random() < share)
 

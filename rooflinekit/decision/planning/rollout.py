@@ -137,7 +137,7 @@ def training_seconds(flops: float, gpus: int, peak: float, mfu: float) -> float:
 
 @dataclass(frozen=True)
 class _Rollout:
-    """What every fleet of a question has alike."""
+    """Facts that all fleets of a question share."""
 
     resolved: Resolved
     asked: AskedLoad

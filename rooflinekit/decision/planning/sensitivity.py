@@ -1,4 +1,4 @@
-"""How far a plan depends on each of its assumptions: the same deployments, sized again with one a fifth off."""
+"""Dependence of a plan on each of its assumptions: the same deployments, sized again with one a fifth off."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SURE = 0.9  # of the interval of times: 10 % of deployments are as fast as its 
 
 @dataclass(frozen=True)
 class Sized(Plain):
-    """What a fleet then takes, None where no number of these replicas carries the load, or no price is known."""
+    """Size of a fleet, None where no number of these replicas carries the load, or no price is known."""
 
     gpus: int | None
     usd_per_month: float | None
@@ -51,7 +51,7 @@ class Swing(Plain):
 
 
 class _Case(NamedTuple):
-    """What a fleet is sized for; scenario: options of its replicas that are others."""
+    """A case that a fleet is sized for; scenario: options of its replicas that are others."""
 
     demand: Demand
     slo: Sequence[Objective]
@@ -130,7 +130,7 @@ def _sized(question: PlanQuestion, option: Option, case: _Case) -> Sized:
 
 
 def _laid_out(question: PlanQuestion, part: Part, case: _Case) -> Part:
-    """The same deployment with room for the longest request of the case. Raises what `lay_out` does."""
+    """The deployment with room for the longest request of the case. Raises what `lay_out` does."""
     old, demand = part.replica, case.demand
     scenario = {key: each for key, each in old.scenario.items() if key not in ("model", "gpu", "cached")}
     if "max_model_len" in scenario:

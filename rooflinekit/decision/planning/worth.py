@@ -38,7 +38,7 @@ _RUNS = {
     "--random-input-len {isl} --random-output-len {osl} --num-prompts {requests} --max-concurrency {users} "
     "--output-file {file}",
 }  # fmt: skip
-"""What measures a load, by engine; that of vLLM speaks to any server with OpenAI's interface."""
+"""Commands that measure a load, by engine; that of vLLM speaks to any server with OpenAI's interface."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Measurement(Plain):
 
 
 def measurements(question: PlanQuestion, order: Sequence[Ranked]) -> list[Measurement]:
-    """Of the cheapest deployment of each accelerator those that would make the plan cheaper, the most first."""
+    """Measurements that would make the plan cheaper, of the cheapest deployment of each accelerator, the best first."""
     demand, rank, best = question.demand, question.tariff.rank, order[0].option
     if question.deviations <= 0.0 or demand.closed or demand.prefixes is not None or demand.trace is not None:
         return []
@@ -125,7 +125,7 @@ def _measurement(question: PlanQuestion, option: Option, after: Option, best: Op
 
 
 def _commands(question: PlanQuestion, part: Part, points: Sequence[int]) -> Iterator[str]:
-    """What starts the server, measures each load, and takes the files back into the prediction."""
+    """Commands to start the server, measure each load, and take the files back into the prediction."""
     scenario, demand = part.replica.scenario, question.demand
     told = {key: each for key, each in scenario.items() if key not in ("model", "cached") and each not in (1, False)}
     flags = " ".join(

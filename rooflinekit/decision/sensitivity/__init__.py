@@ -1,1 +1,1 @@
-"""What would help: elasticities of a deployment's answers, and moves ranked by what they gain."""
+"""Levers: elasticities of a deployment's answers, and moves ranked by what they gain."""

@@ -1,4 +1,4 @@
-"""Which measured kernel would serve a deployment best: attention, experts, matrix products, collectives.
+"""Measured kernels that would serve a deployment best: attention, experts, matrix products, collectives.
 
 Every calibration of the same accelerator holds the kernels that another engine runs, and of some engines a kernel that
 was measured and is not served. Each is timed on the shapes of this deployment.
@@ -66,11 +66,11 @@ class Backend:
 
     @property
     def name(self) -> str:
-        """What its move is called."""
+        """Name of its move."""
         return f"{self.engine}'s {self.role}" if self.served else f"other {self.role}"
 
     def __str__(self) -> str:
-        """What it is, beside the present one."""
+        """The backend beside the present one, in words."""
         why = f" ({self.slow})" if self.slow else ""
         how = f"; chosen by {self.flag}, where the engine has it" if self.flag else ""
         pick = "" if self.served else ", which the engine does not pick"
@@ -148,6 +148,6 @@ def _time(kernels: Sequence[Kernel], fit: FamilyFit, predictor: Predictor) -> tu
 
 
 def _named(engine: str, chip: str, key: str) -> str:
-    """What the kernel behind a fit is called."""
+    """Name of the kernel behind a fit."""
     entry: Mapping[str, Any] = kernel_entry(engine, chip, key) or {}
     return str(entry.get("kernel", f"{engine}'s own"))

@@ -98,12 +98,12 @@ class Balance:
 
     @property
     def weight_share(self) -> float:
-        """Of the step's bytes."""
+        """Share of weights in the step's bytes."""
         return self.weight_bytes / self.total_bytes
 
     @property
     def kv_share(self) -> float:
-        """Of the step's bytes."""
+        """Share of keys and values in the step's bytes."""
         return self.kv_bytes / self.total_bytes
 
 
@@ -144,7 +144,7 @@ def _bytes(predictor: Predictor, work: Workload, batch: float, context: float) -
 
 
 def _crossing(reads: Callable[[float], tuple[float, float, float]]) -> float | None:
-    """Where the cache first has as many bytes as the weights; None if nowhere."""
+    """Crossing at which the cache first has as many bytes as the weights; None if nowhere."""
 
     def heavier(value: float) -> bool:
         weights, kv, _ = reads(value)
@@ -286,7 +286,7 @@ class Levers(DeploymentAnswer):
     warnings: tuple[str, ...]
 
     def weaker(self, made: MoveResult) -> bool:
-        """Whether its times rest on weaker evidence than the present ones."""
+        """True if its times rest on weaker evidence than the present ones."""
         return weaker(made.evidence, self.evidence)
 
     def to_rows(self) -> list[dict[str, Any]]:
@@ -375,7 +375,7 @@ def rank(made: MoveResult, by: str, present: str) -> tuple[int, float]:
 def levers(
     model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **scenario: Unpack[LeverOptions]
 ) -> Levers:
-    """What would help a deployment most.
+    """Rank the changes that would help a deployment most.
 
     Args:
         model: a name, a Hugging Face id, or a path, as `estimate` takes it.

@@ -75,7 +75,7 @@ class Question:
 
     @property
     def parameter(self) -> str:
-        """What that is called."""
+        """Name of that parameter."""
         return "batch" if self.load is None else "rate" if self.load.users is None else "users"
 
     def ask(self, predictor: Predictor) -> Answer:
@@ -100,7 +100,7 @@ class Question:
         return next(said(memory_remarks(memory.needed_bytes, memory.available_bytes)), "")
 
     def scaled(self, **changes: float) -> Question:
-        """The same with other numbers in its workload, and in the load what these are there."""
+        """The question with other numbers in its workload and load."""
         work, load = replace(self.work, **changes), self.load
         if load is None:
             return Question(work)
@@ -111,7 +111,7 @@ class Question:
         return Question(work, load)
 
     def times(self, parallel: float) -> Question:
-        """The same with another batch, other users or another rate."""
+        """The question with another batch, other users or another rate."""
         if self.load is None:
             return self.scaled(batch=parallel)
         load = self.load
@@ -131,7 +131,7 @@ def _of_mean(length: Length, mean: float) -> Length:
 
 @dataclass(frozen=True)
 class Setting:
-    """What `estimate` takes as names, a question, and the USD of one accelerator hour if anybody knows it.
+    """Setting of a question: names for `estimate`, a question, and the USD of one accelerator hour if anybody knows it.
 
     model_change: what another model's attention would be; None for the model as it is. kernel: another fit under a key
     of the calibration.
@@ -149,7 +149,7 @@ class Setting:
 
     @classmethod
     def of(cls, asked: Asked) -> Setting:
-        """That of a question of `estimate`."""
+        """Setting of a question of `estimate`."""
         predictor, load = asked.resolved.predictor, asked.asked
         draft = predictor.draft.choice if isinstance(predictor, SpeculativePredictor) else None
         work = asked.work if load is None else replace(asked.work, batch=float(load.users or 1))
@@ -157,11 +157,11 @@ class Setting:
         return cls(asked.model, asked.gpu, deployment, asked.calibration, Question(work, load), draft)
 
     def on(self, **changes: Any) -> Setting:
-        """The same with another choice in the deployment."""
+        """The setting with another choice in the deployment."""
         return replace(self, deployment=replace(self.deployment, **changes))
 
     def told(self, **settings: Any) -> Setting:
-        """The same with another setting of the engine."""
+        """The setting with another option of the engine."""
         return self.on(settings=replace(self.deployment.settings, **settings))
 
     def resolved(self) -> tuple[Predictor, tuple[str, ...]]:
@@ -186,7 +186,7 @@ CAVEATS = {
     "chunk": "none for quality; moves time between TTFT and TPOT",
     "engine": "none for quality; another engine",
 }
-"""What a kind of move costs, in words."""
+"""Caveat of each kind of move, in words."""
 _ENGINES = ("vllm", "sglang", "trtllm")
 
 NO_CHANGE = "changes nothing"
@@ -197,7 +197,7 @@ _SAME = 5e-3  # relative: a metric that changes by less does not change
 
 @dataclass(frozen=True, slots=True)
 class Operating:
-    """What a deployment answers; USD are None where nobody knows a price, joules where nobody asked for them."""
+    """Answer of a deployment; USD are None where nobody knows a price, joules where nobody asked for them."""
 
     ttft_ms: float
     tpot_ms: float
@@ -309,7 +309,7 @@ def joules_per_token(predictor: Predictor, work: Workload) -> float | None:
 
 
 def _joules(answer: Answer, predictor: Predictor, work: Workload) -> float | None:
-    """The same of a static batch or a load."""
+    """Joules of a static batch or a load."""
     if answer.played is None:
         return joules_per_token(predictor, work)
     from rooflinekit.estimation.loaded import load_energy  # noqa: PLC0415 - as above
@@ -376,20 +376,20 @@ def try_move(
 
 
 def overload(found: Operating) -> Iterator[str]:
-    """That the rate cannot be sustained."""
+    """Remark that the rate cannot be sustained."""
     if not found.stable:
         yield "overload: the rate cannot be sustained, and first tokens wait the longer, the longer it lasts"
 
 
 def weaker(found: str | None, present: str) -> bool:
-    """Whether an evidence is weaker than the present one."""
+    """True if an evidence is weaker than the present one."""
     return EVIDENCE.index(found or present) > EVIDENCE.index(present)
 
 
 # --- advice ---------------------------------------------------------------------------------------------------------
 
 ADVISED = ("tpot", "cost", "ttft")
-"""What advice is about: time per token, cost of an output token, time to first token."""
+"""Metrics of advice: time per token, cost of an output token, time to first token."""
 
 LEAST = 0.02
 """Relative: a smaller gain is no advice."""
@@ -418,7 +418,7 @@ class Advice(Plain):
 
     @property
     def price(self) -> tuple[str, ...]:
-        """What the move costs, in words: metrics that become worse, and what it needs."""
+        """Price of the move in words: metrics that become worse, and what it needs."""
         losses = ((name, self.ratio.get(name) or 1.0) for name in ADVISED if name != self.metric)
         return (*(f"{NAMES[name]} {signed_share(ratio - 1.0)}" for name, ratio in losses if ratio >= 1.0 + LEAST),
                 *self.needs)  # fmt: skip
@@ -468,7 +468,7 @@ def _advice(made: MoveResult, metric: str, present: str, gpus: int) -> Advice:
 
 
 NAMES = {"tpot": "TPOT", "cost": "cost", "ttft": "TTFT"}
-"""What the metrics are called."""
+"""Names of the metrics."""
 
 
 def signed_share(change: float) -> str:

@@ -79,7 +79,7 @@ def with_costs(answers: pd.DataFrame, price: float | Mapping[str, float] | None)
 
 
 def _hour(gpu: str, price: float | Mapping[str, float] | None) -> tuple[str, float]:
-    """Where the price of an accelerator hour is from, and the price [USD/h]; NaN where the row will say why not."""
+    """Origin of the price of an accelerator hour, and the price [USD/h]; NaN where the row will say why not."""
     with suppress(RooflinekitError):
         known = price.get(load_accelerator(gpu).value.name) if isinstance(price, Mapping) else price
         quote = None if known is not None else quoted_price(load_accelerator(gpu).value)
@@ -156,7 +156,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Job:
-    """What is done with each row: estimated or simulated, at a price of its own or at those of the accelerators."""
+    """Task for each row: estimated or simulated, at a price of its own or at those of the accelerators."""
 
     simulate: bool = False
     price: float | Mapping[str, float] | None = None

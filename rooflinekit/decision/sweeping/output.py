@@ -47,7 +47,7 @@ class Kept:
         return kept
 
     def __contains__(self, number: int) -> bool:
-        """Whether a piece is finished; one that was cut short is removed, to be answered again."""
+        """True if a piece is finished; one that was cut short is removed, to be answered again."""
         import pyarrow as pa  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: PLC0415 - optional
         import pyarrow.parquet as pq  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: PLC0415
 

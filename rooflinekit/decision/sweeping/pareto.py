@@ -36,7 +36,7 @@ _MORE_IS_BETTER = (
 
 
 def why_not(table: pd.DataFrame) -> NDArray[np.object_]:
-    """Of each row the first of these that holds, and an empty text where none does.
+    """The first reason that holds for each row, and an empty text where none does.
 
     `FAILED`: `error` says something. `MISFIT`: `fits` is false. `OVERLOADED`: `stable` is false, that is more requests
     arrive than can be served, and the queue grows without end. `LATE`: `goodput` is zero, no request meets the
@@ -59,12 +59,12 @@ def why_not(table: pd.DataFrame) -> NDArray[np.object_]:
 
 
 def runs(table: pd.DataFrame) -> NDArray[np.bool_]:
-    """Which rows can be run at all, late or not."""
+    """Select the rows that can be run at all, late or not."""
     return np.isin(why_not(table).astype(str), ("", LATE))
 
 
 def _denied(column: pd.Series[Any]) -> NDArray[np.bool_]:
-    """Where a column of yes and no says no, whatever wrote it."""
+    """Select the rows where a column of yes and no says no, whatever wrote it."""
     if pd.api.types.is_bool_dtype(column):
         return ~column.astype("boolean").fillna(value=True).to_numpy(dtype=bool)
     return column.astype(str).str.strip().str.lower().isin(_FALSE).to_numpy(dtype=bool)
@@ -79,7 +79,7 @@ class Tally:
     errors: Counter[str] = field(default_factory=Counter)
 
     def counting(self, answers: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        """The same answers."""
+        """Count answers that pass through."""
         for part in answers:
             self.rows += len(part)
             failed = part["error"][part["error"] != ""]
@@ -93,7 +93,7 @@ class Tally:
         return self.errors.total()
 
     def words(self) -> list[str]:
-        """What a user should hear; nothing if every row was answered, fits, and can be sustained."""
+        """Sentences on failed rows; nothing if every row was answered, fits, and can be sustained."""
         lines = []
         if self.failed:
             most, count = self.errors.most_common(1)[0]
@@ -157,7 +157,7 @@ def pareto_front(table: pd.DataFrame, goals: tuple[Goal, ...]) -> pd.DataFrame:
 
 
 def on_front(losses: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which rows are beaten by none: no other row is at most as large everywhere and smaller somewhere.
+    """Select the rows that none beats: no other row is at most as large everywhere and smaller somewhere.
 
     Equal rows stand together; a row with a NaN is never on the front. Sorted by the first column (ties by the others)
     only an earlier row can beat a later one, and whatever beats a row is itself on the front or beaten by one that is.
@@ -175,7 +175,7 @@ def on_front(losses: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 def _two(points: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Of two columns: the second has to be less than it ever was before."""
+    """The front of two columns: the second has to be less than it ever was before."""
     least = np.minimum.accumulate(points[:, 1])
     return np.concatenate([[True], points[1:, 1] < least[:-1]])
 

@@ -30,7 +30,7 @@ _TABLES = (".csv", ".parquet", *WORKBOOKS)
 
 
 def is_table(name: str) -> bool:
-    """Whether an argument means a file of scenarios, or "-" standard input, and not a model.
+    """True if an argument means a file of scenarios, or "-" standard input, and not a model.
 
     >>> is_table("plan.XLSX"), is_table("-"), is_table("llama-3-8b"), is_table("config.json")
     (True, True, False, False)
@@ -55,7 +55,7 @@ def open_table(name: str, sheet: str | None = None) -> Table:
 
 
 def identity(name: str) -> list[Any]:
-    """What tells this content of a file from another: its name, size and time."""
+    """Identity of a file's content: its name, size and time."""
     if name == "-":
         raise InputError("--resume cannot go on with standard input; write the scenarios to a file")
     facts = Path(name).stat()
@@ -94,7 +94,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Means:
-    """Where a sweep runs, and which part of it; answers do not depend on it.
+    """Means of a sweep: processes, cluster, shard and files; answers do not depend on it.
 
     kept: where finished pieces are kept, and taken from if they are there.
     """

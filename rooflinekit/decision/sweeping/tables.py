@@ -66,7 +66,7 @@ class _Table:
 
     @cached_property
     def headers(self) -> Headers:
-        """Its headers."""
+        """Headers of the table."""
         raise NotImplementedError
 
     def parts(self) -> Iterator[pd.DataFrame]:
@@ -75,7 +75,7 @@ class _Table:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """As the sweep knows them."""
+        """Columns by the sweep's names."""
         return self.headers.columns
 
     def pieces(self, size: int, start: int, stop: int) -> Iterator[Rows]:
@@ -100,7 +100,7 @@ class TextTable(_Table):
 
     @cached_property
     def headers(self) -> Headers:
-        """Its first line."""
+        """Headers in its first line."""
         return Headers.of(list(self._whole.columns if self.path == "-" else self._read(nrows=0).columns))
 
     @cached_property

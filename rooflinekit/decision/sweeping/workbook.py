@@ -52,7 +52,7 @@ class Sheet:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """As the sweep knows them."""
+        """Columns by the sweep's names."""
         return self.headers.columns
 
     @property
@@ -348,7 +348,7 @@ def _copy_rows(source: IO[bytes], target: IO[bytes], cells: Iterator[tuple[int, 
 
 
 def _end(text: bytes, opened: re.Match[bytes]) -> int | None:
-    """Where a row ends; None if that is not read yet."""
+    """End of a row; None if that is not read yet."""
     if opened[3]:
         return opened.end()
     closing = b"</" + (opened[1] + b":" if opened[1] else b"") + b"row>"

@@ -102,7 +102,7 @@ def input_names(headers: Iterable[object]) -> dict[object, str]:
 
 
 def is_loaded(scenarios: pd.DataFrame) -> bool:
-    """Whether the table asks about deployments under load."""
+    """True if the table asks about deployments under load."""
     return "concurrency" in scenarios or "rate" in scenarios
 
 

@@ -72,7 +72,7 @@ class Texts:
         self._codes[rows] = self._code(text)
 
     def empty(self, rows: Rows) -> Rows:
-        """Those of the rows that say nothing."""
+        """Rows of texts that are empty."""
         silent: Rows = rows[self._codes[rows] == 0]
         return silent
 
@@ -124,7 +124,7 @@ class Group:
 
     @property
     def allow_oom(self) -> bool:
-        """Whether rows that do not fit are timed; raises WorkloadError for a cell that is neither True nor False."""
+        """True if rows that do not fit are timed; raises WorkloadError for a cell that is neither True nor False."""
         return bool(
             read(Scenario, {"allow_oom": _OPTIONS["allow_oom"].of_cell(self.fixed.get("allow_oom"))}).get("allow_oom")
         )
@@ -253,7 +253,7 @@ def read_loads(scenarios: pd.DataFrame) -> pd.DataFrame:
 
 
 def played_row(resolved: Resolved, work: Workload, asked: AskedLoad) -> tuple[dict[str, Numeric], str]:
-    """What `estimate` says of a load: numbers by column, and what its reader should know."""
+    """Answer of `estimate` to a load: numbers by column, and what its reader should know."""
     found = play_load(resolved.predictor, asked)
     ttft, tpot, e2e = found.times()
     load, energy, rate = load_result(found), load_energy(found), found.output_rate
@@ -306,7 +306,7 @@ def estimate_frame(scenarios: pd.DataFrame) -> pd.DataFrame:
 
 
 def answer_table(scenarios: pd.DataFrame, known: Resolutions) -> pd.DataFrame:
-    """The same for one of several tables, whose deployments are laid out once."""
+    """Answer one of several tables, whose deployments are laid out once."""
     check_columns(scenarios)
     return _Table(scenarios, known).answered()
 

@@ -24,7 +24,7 @@ from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs.engines import step_range
 
 Entry: TypeAlias = Measurement | StartUp | MeasuredStep
-"""What a file holds."""
+"""An entry of a file."""
 METRICS = ("ttft_ms", "tpot_ms", "output_tok_s")
 
 
@@ -38,7 +38,7 @@ class Case:
     running: float
 
     def times(self, predictor: Predictor) -> list[float]:
-        """What was measured, as this predictor has it [s]; each play draws the same requests."""
+        """Measured times, as this predictor has it [s]; each play draws the same requests."""
         if self.posed.work is not None:
             point = predictor.evaluate(self.posed.work)
             static = {"ttft_ms": point.ttft, "tpot_ms": point.tpot}
@@ -74,7 +74,7 @@ def case_of(posed: Posed, file: int) -> Case:
 
 
 def with_costs(predictor: Predictor, costs: StepCosts) -> Predictor:
-    """The same deployment, whose engine costs these."""
+    """The deployment with an engine of these costs."""
     plan = predictor.plan
     return Predictor(replace(plan, engine=replace(plan.engine, costs=costs)), predictor.memory)
 
@@ -108,7 +108,7 @@ class Benchmarks:
 
     @property
     def calibration(self) -> Calibration:
-        """That of all cases."""
+        """Calibration of all cases."""
         found = self.cases[0].posed.resolved.plan.calibration
         if found is None:
             raise InputError("engine costs are fitted on a calibration; leave --calibration none out")

@@ -199,7 +199,7 @@ class Problem:
         return linear, posterior
 
     def _no_worse(self, linear: Linear, found: Posterior) -> Array:
-        """Where the solution leads, or a part of the way, so that the prediction itself gets no worse."""
+        """The solution, or a part of the way, so that the prediction itself gets no worse."""
         measured, good = self.rows.measured[linear.good], linear.good
         weight = 1.0 / found.noise[self.rows.metric[good]]
         return shortened(
@@ -299,7 +299,7 @@ def fit_engine(
 def fit_benchmarks(
     benchmarks: Benchmarks, given: Given, date: str, progress: Callable[[str], None] = lambda _: None
 ) -> EngineFit:
-    """The same for benchmark runs that have been read."""
+    """Fit benchmark runs that have been read."""
     own = benchmarks.cases[0].posed.resolved.plan.engine.costs
     problem = Problem(benchmarks, own, priors(own, benchmarks.calibration.served, benchmarks.cases), progress)
     linear, posterior = problem.solve()
@@ -349,7 +349,7 @@ def _heading(given: Given, benchmarks: Benchmarks, date: str) -> ServingHeading:
 
 
 def _notes(outcomes: Sequence[Outcome], own: StepCosts, costs: StepCosts) -> dict[str, str]:
-    """What to say of every cost in the file: what it was."""
+    """Notes on every cost in the file: its value before."""
     said = dict.fromkeys(own.spread, "as before")
     if costs.interval != own.interval:
         said["interval"] = f"was {own.interval:.4g}; files left out were further off"

@@ -1,4 +1,4 @@
-"""What benchmark files may change about an engine, what is believed before, and the most probable values after.
+"""Engine costs before and after benchmark files: what is believed before, and the most probable values after.
 
 Parameters are the engine's costs and two factors on its kernels. Places z count prior spreads from the prior's value.
 With r = ln(measured / predicted) and σ the noise of each metric,
@@ -60,7 +60,7 @@ class Parameter:
 
     @property
     def factor(self) -> bool:
-        """Whether it multiplies, and its spread is one of its logarithm."""
+        """True if it multiplies, and its spread is one of its logarithm."""
         return self.name in FACTORS
 
     def at(self, place: float) -> float:
@@ -114,7 +114,7 @@ def priors(own: StepCosts, served: ServedCosts | None, cases: Sequence[Case]) ->
 
 
 def unknown(cases: Sequence[Case]) -> tuple[Parameter, ...]:
-    """What an engine of which no cost is known may add: nothing, give or take what its kernels take themselves.
+    """Parameters of an engine without known costs: nothing, give or take what its kernels take themselves.
 
     To a step as much as a decode step of the runs in the mean, to a sequence as much as its part of one; to a request
     what the other engines' front ends take. Assumptions.
@@ -249,7 +249,7 @@ def _cost(linear: Linear, rows: Rows, weight: Array, places: Array) -> float:
 
 
 def misfit(measured: Array, times: Array, weight: Array, places: Array) -> float:
-    """What is minimised: Σ (weight·ln(measured / times))² + Σ z²; infinite where a load has become unstable."""
+    """Objective of the fit: Σ (weight·ln(measured / times))² + Σ z²; infinite where a load has become unstable."""
     if not np.isfinite(times).all():
         return math.inf
     left = np.log(measured / times) * weight

@@ -34,7 +34,7 @@ _SCALE = 0.08
 _UNPINNED = 0.5
 """A parameter is frozen when its standard error exceeds this share of its allowed range, or of its value."""
 _WORSE = 1.01
-"""How many times the misfit may become when a parameter is frozen."""
+"""Largest factor on the misfit when a parameter is frozen."""
 _BETTER = 0.999
 """Share of the misfit that another discrete parameter may leave, so that it is taken."""
 _EVALUATIONS = 40
@@ -42,7 +42,7 @@ _EVALUATIONS = 40
 
 @dataclass(frozen=True)
 class Prior:
-    """What to believe before measuring: the form of another accelerator, and how far parameters move [log].
+    """Belief before measuring: the form of another accelerator, and how far parameters move [log].
 
     `distant`: an accelerator of another kind, whose discrete parameters (how its resources overlap) mean nothing here.
     """
@@ -101,12 +101,12 @@ def fit_form(rows: Measured, system: System, prior: Prior | None = None, start: 
 
 
 def _chosen(form: TimeForm) -> dict[str, Any]:
-    """Its discrete parameters."""
+    """Discrete parameters of a form."""
     return {name: getattr(form, name) for name, bound in parameters(form).items() if bound.choices}
 
 
 def _uncertainty(fit: FormFit, name: str) -> float:
-    """Its standard error over its value, or over its usual one, or over its range."""
+    """Standard error over its value, or over its usual one, or over its range."""
     bound = parameters(fit.form)[name]
     value: float = getattr(fit.form, name)
     least = min(bound.high - bound.low, max(value / bound.scale, bound.usual))
@@ -205,8 +205,9 @@ _SWITCH: dict[Family, tuple[str, tuple[float, ...]]] = {
     "moe": ("matrices", (3.0,)),
     "sparse_attention": ("heads", (32.0,)),
 }
-"""Where an engine may change its kernel: TensorRT-LLM does from 2 and from 40 query heads a KV head, SGLang for experts
-of three matrices, and TensorRT-LLM's block-sparse attention (MSA) where a rank has more than one KV head of 16."""
+"""Places where an engine may change its kernel: TensorRT-LLM does from 2 and from 40 query heads a KV head, SGLang for
+experts of three matrices, and TensorRT-LLM's block-sparse attention (MSA) where a rank has more than one KV head of 16.
+"""
 
 _APART = 0.85
 """Share of the misfit that fits on either side of a switch may leave, so that they are two kernels."""
@@ -249,7 +250,7 @@ def _quantile(errors: Array, weight: Array) -> float:
 
 
 def coverage(rows: Measured, ratio: Array, fold: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Whether each row lies in the interval that the other folds give (cross-conformal)."""
+    """True if each row lies in the interval that the other folds give (cross-conformal)."""
     inside = np.zeros(len(ratio), bool)
     for number in np.unique(fold):
         held = fold == number
@@ -334,14 +335,14 @@ def _fit(
 
 
 def _edges(rows: Measured, start: FamilyFit | None) -> Sequence[float]:
-    """Where to look for another kernel: where `start` has one, if given."""
+    """Candidate edges of another kernel: where `start` has one, if given."""
     if start is None:
         return _SWITCH.get(rows.family, ("", ()))[1]
     return (start.beyond.start, *_edges(rows, start.beyond.fit)) if start.beyond else ()
 
 
 def kernel_of(fit: FamilyFit, rows: Measured) -> FamilyFit:
-    """Of the kernels that an engine changes between, the fit of the one that most of the rows run through."""
+    """The fit of the kernel that most of the rows run through."""
     while fit.beyond is not None and np.median(rows.each(AXES[fit.beyond.axis])) >= fit.beyond.start:
         fit = fit.beyond.fit
     return fit
@@ -364,7 +365,7 @@ def _fit_one(rows: Measured, system: System, prior: Prior | None, start: TimeFor
 
 @dataclass(frozen=True)
 class Carried:
-    """What own rows make of a donor's fit; `fit` is None where nothing beats the donor on shapes left out.
+    """A donor's fit carried to own rows; `fit` is None where nothing beats the donor on shapes left out.
 
     donor, error: exp(mean |ln(measured / predicted)|) − 1 of the donor, and of the best fit on shape groups that it had
     not seen. A factor of two either way is 100 %.
@@ -377,7 +378,7 @@ class Carried:
 
 @dataclass(frozen=True)
 class Reach:
-    """How far a donor's parameters may move [log]; `distant`: it is an accelerator of another kind.
+    """Largest move of a donor's parameters [log]; `distant`: it is an accelerator of another kind.
 
     The spread is that of a transfer's error: 90 % of kernels lie within the factor by which its interval is widened.
     `stand_in`: the donor's kernel is that of another number format, so its correction tells little of these rows.
@@ -518,7 +519,7 @@ def build_calibration(
 
 
 def _power(groups: Sequence[Group], accelerator: Accelerator) -> tuple[dict[str, float], list[str]]:
-    """What rows with power make of the accelerator's law, where that is better on shapes left out, and a note of it."""
+    """The law of power fitted to rows with power, where that is better on shapes left out, and a note of it."""
     read = [replace(group, table=group.table.dropna(subset=["power_w"]).reset_index(drop=True))
             for group in groups if "power_w" in group.table]  # fmt: skip
     found = carry_power([group for group in read if len(group.table)], accelerator)
@@ -532,7 +533,7 @@ def _power(groups: Sequence[Group], accelerator: Accelerator) -> tuple[dict[str,
 
 
 def _own_groups(files: Sequence[Path], accelerator: Accelerator, engine: str) -> tuple[list[Group], set[str]]:
-    """Its groups, those that a calibration has one fit for together; and what else the tables hold."""
+    """Groups of the tables, those that a calibration has one fit for together; and what else the tables hold."""
     own: dict[str, Group] = {}
     seen = set()
     for path in files:
@@ -547,7 +548,7 @@ def _own_groups(files: Sequence[Path], accelerator: Accelerator, engine: str) ->
 
 
 def _is(name: str, accelerator: Accelerator) -> bool:
-    """Whether a table's name means this accelerator: its own, an alias, or one that the library resolves to it."""
+    """True if a table's name means this accelerator: its own, an alias, or one that the library resolves to it."""
     if name.lower() in {known.lower() for known in (accelerator.name, *accelerator.aliases)}:
         return True
     try:

@@ -97,7 +97,7 @@ def _latent(length: str) -> Callable[[Columns], Columns]:
 
 
 def _recurrent(points: Columns) -> Columns:
-    """Of a gated delta net with 32 heads of 128 x 128."""
+    """Columns of a gated delta net with 32 heads of 128 x 128."""
     one: Array = np.ones_like(points["keys"])
     sizes = {"k_heads": 16.0, "v_heads": 32.0, "head_k_dim": 128.0, "head_v_dim": 128.0, "d_conv": 4.0}
     fixed = {name: size * one for name, size in sizes.items()}

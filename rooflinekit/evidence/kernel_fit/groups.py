@@ -216,7 +216,7 @@ APART = ("layout", "clock", "product")
 with the gaps between launches in it."""
 
 _HOST_LAYER, _HOST_ENGINES = "cuda_event", ("flashinfer",)
-"""What rows that the host timed name as their layer, and libraries whose rows all are."""
+"""Layers and libraries of rows that the host timed."""
 
 _COLLECTIVES = {"custom_all_reduce": "all_reduce", "alltoall": "all_to_all"}
 _COLLECTIVE_LIBRARIES = ("nccl", "oneccl")  # which have no other mode
@@ -377,7 +377,7 @@ class Group:
 
     @property
     def source(self) -> str:
-        """Where the rows are from, in words."""
+        """Source of the rows, in words."""
         releases = (
             "/".join(sorted(map(str, self.table["engine_version"].unique()))) if "engine_version" in self.table else ""
         )
@@ -391,7 +391,7 @@ class Group:
         return replace(self, table=pd.concat([self.table, other.table.assign(**same)], ignore_index=True))
 
     def on(self, accelerator: Accelerator) -> Group:
-        """As this accelerator runs it: FP8 weights without units for FP8 are computed in 16 bit."""
+        """The group as this accelerator runs it: FP8 weights without units for FP8 are computed in 16 bit."""
         if self.named.get("dtype") != "fp8" or accelerator.supports(Dtype.FP8) or self.operation == "comm":
             return self
         return replace(self, named=self.named | {"dtype": "fp8_a16"}, table=self.table.assign(dtype="fp8_a16"))

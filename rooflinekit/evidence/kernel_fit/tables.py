@@ -68,7 +68,7 @@ def balanced_load(tokens: Array, top_k: Array, experts: Array, ranks: Array) -> 
 
 
 def power_law_load(tokens: Array, top_k: Array, experts: Array, ranks: Array) -> tuple[Array, Array]:
-    """The same for the busiest rank when counts per expert follow a power law of exponent 1.2.
+    """The load of the busiest rank when counts per expert follow a power law of exponent 1.2.
 
     Counts are drawn by the inverse of the distribution function between 1 and 0.8·tokens and scaled to the number of
     pairs, as the benchmark behind the tables does (aiconfigurator, collector helper `power_law_logits`); the mean over
@@ -80,7 +80,7 @@ def power_law_load(tokens: Array, top_k: Array, experts: Array, ranks: Array) ->
 
 
 def drawn_load(tokens: Array, top_k: Array, experts: Array, ranks: Array) -> tuple[Array, Array]:
-    """The same when each token draws its experts evenly: E·(1 - (1 - k/E)^T) distinct ones.
+    """The load when each token draws its experts evenly: E·(1 - (1 - k/E)^T) distinct ones.
 
     >>> pairs, touched = drawn_load(np.array([4.0]), np.array([8.0]), np.array([256.0]), np.array([1.0]))
     >>> float(pairs[0]), round(float(touched[0]), 1)
@@ -110,7 +110,7 @@ _WEIGHT_ONLY = {"a16": Dtype.BF16, "a8": Dtype.FP8}
 
 
 def number_formats(name: str) -> tuple[Dtype, Dtype]:
-    """What the weights of a kernel are stored in, and what it computes in.
+    """Formats of a kernel's weights and of its arithmetic.
 
     >>> [dtype.value for dtype in number_formats("mxfp4_a8")], [dtype.value for dtype in number_formats("fp8")]
     (['mxfp4', 'fp8'], ['fp8', 'fp8'])
@@ -143,7 +143,7 @@ class Measured:
 
     @property
     def counts(self) -> Array:
-        """How much each row counts in a fit: 1, or less where its shape group has more than `_MOST_OF_A_GROUP`."""
+        """Weight of each row in a fit: 1, or less where its shape group has more than `_MOST_OF_A_GROUP`."""
         sizes = np.bincount(self.group)[self.group]
         return np.minimum(1.0, _MOST_OF_A_GROUP / sizes)
 

@@ -137,7 +137,7 @@ def layer_parts(layer: Layer, shard: Shard) -> Iterator[Part]:
 
 
 def _normed_behind(layer: Layer) -> bool:
-    """Whether what a block returns is normalised before it joins the stream (Gemma-2)."""
+    """True if what a block returns is normalised before it joins the stream (Gemma-2)."""
     blocks = (layer.mixer is not None) + (layer.ffn is not None)
     return not layer.parallel and layer.norms > blocks
 
@@ -150,7 +150,7 @@ def _alone(layer: Layer, block: Any, shard: Shard, joins: int) -> list[Operation
 
 
 def _kind(layer: Layer, phase: PhaseName) -> str:
-    """What kind of layer it is, in words."""
+    """Kind of layer, in words."""
     mixer, ffn = layer.mixer, layer.ffn
     words = []
     if isinstance(mixer, Attention):

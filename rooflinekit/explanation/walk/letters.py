@@ -169,7 +169,7 @@ def _product(factor: float, powers: Monomial, *brackets: str) -> str:
 
 
 def _common(terms: Terms) -> tuple[float, Monomial, Terms]:
-    """What all terms share, a number and powers of letters, and what is left of them."""
+    """Factor that all terms share, a number and powers of letters, and what is left of them."""
     every, factors = [dict(letters) for letters, _ in terms], [factor for _, factor in terms]
     shared = factors[0]
     if len(set(factors)) > 1:
@@ -211,7 +211,7 @@ def _sum(terms: Terms) -> str:
 
 
 def rank(text: str) -> tuple[int, str]:
-    """Where a factor or a term stands: by its first letter."""
+    """Order of a factor or a term: by its first letter."""
     return min((_ORDER.get(name, len(_ORDER)) for name in letters_of(text)), default=2 * len(_ORDER)), text
 
 

@@ -33,7 +33,7 @@ class Prompts:
 
     @property
     def packed(self) -> bool:
-        """Whether tokens of all sequences share one axis."""
+        """True if tokens of all sequences share one axis."""
         return len(self.lengths) > 1
 
     @property
@@ -47,7 +47,7 @@ class Prompts:
         return tuple(length - self.cached for length in self.lengths) * (1 if self.packed else self.count)
 
     def shared(self, replicas: int, microbatches: int = 1) -> Prompts:
-        """Those of the fullest of several attention replicas, and of one microbatch; `estimate` has all as full.
+        """Prompts of the fullest of several attention replicas, and of one microbatch; `estimate` has all as full.
 
         >>> Prompts((6,), count=5).shared(2).count
         3
@@ -63,7 +63,7 @@ class Prompts:
         return replace(self, count=count)
 
     def cu_seqlens(self, phase: PhaseName) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Where each sequence starts among the packed new tokens, and among the keys, and where the last one ends.
+        """Offset of each sequence among the packed new tokens, and among the keys, and where the last one ends.
 
         >>> Prompts((6, 3, 9)).cu_seqlens("prefill")
         ((0, 6, 9, 18), (0, 6, 9, 18))
@@ -85,7 +85,7 @@ class Prompts:
         return self.sequences * max(self.new)
 
     def seen(self, phase: PhaseName, window: int | None, chunk: int | None) -> str:
-        """How query-key pairs are counted: causal, or within a window or chunks.
+        """Rule by which query-key pairs are counted: causal, or within a window or chunks.
 
         >>> Prompts((6,)).seen("prefill", None, None), Prompts((6,)).seen("prefill", 4, None)
         (', causal: S·(S+1)/2', ', at most 4 keys a token: 4·5/2 + 2·4')

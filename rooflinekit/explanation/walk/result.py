@@ -1,4 +1,4 @@
-"""What a walk says: tensors with their shapes in letters and numbers, and the work of each stop, ready for JSON."""
+"""Content of a walk: tensors with their shapes in letters and numbers, and the work of each stop, ready for JSON."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Tensor:
 
     @property
     def letters(self) -> str:
-        """As text.
+        """Letters of the axes as text.
 
         >>> Tensor("Q", ("S", "H", "d"), (6, 32, 128), "bf16").letters
         '[S, H, d]'
@@ -39,7 +39,7 @@ class Tensor:
 
     @property
     def numbers(self) -> str:
-        """As text.
+        """Numbers of the axes as text.
 
         >>> Tensor("Q", ("S", "H", "d"), (6, 32, 128), "bf16").numbers
         '[6, 32, 128]'
@@ -107,13 +107,13 @@ class Stop(Plain):
 
     @property
     def lettered(self) -> Iterator[str]:
-        """Where letters stand: formulas and axes."""
+        """Texts with letters: formulas and axes."""
         yield from self.formulas.values()
         for tensor in (*self.outputs, *self.weights):
             yield from tensor.symbols
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON: its work beside the rest."""
+        """Return the stop as JSON: its work beside the rest."""
         data = plain_fields(self)
         work: dict[str, Any] = data.pop("work")
         return data | work
@@ -131,11 +131,11 @@ class Section(Plain):
 
     @property
     def work(self) -> Work:
-        """Of one time."""
+        """Work of one time."""
         return sum((stop.work for stop in self.stops), Work())
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON, with the work of one time."""
+        """Return the section as JSON, with the work of one time."""
         data = plain_fields(self)
         return data | {"total_once": self.work.to_dict(), "steps": data.pop("stops")}
 
@@ -152,11 +152,11 @@ class Phase(Plain):
 
     @property
     def work(self) -> Work:
-        """Of the whole step, all layers."""
+        """Work of the whole step, all layers."""
         return sum((section.work.times(section.count) for section in self.sections), Work())
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON, with the work of the whole step."""
+        """Return the phase as JSON, with the work of the whole step."""
         return plain_fields(self) | {"total": self.work.to_dict()}
 
 

@@ -81,7 +81,7 @@ class Scene:
 
     @cached_property
     def shard(self) -> Shard:
-        """How the model is cut, with letters for the degrees above 1."""
+        """Shard of the model, with letters for the degrees above 1."""
         shard, degrees = self.plan.shard, {}
         for name, meaning in _DEGREES.items():
             if (degree := getattr(shard.deployment, name)) > 1:
@@ -110,7 +110,7 @@ class Scene:
 
     @property
     def sequences(self) -> Any:
-        """Those of this phase."""
+        """Sequences of this phase."""
         return self.step.batch.phases[0]
 
     def operation(self, op: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What an operation does to tensors: the stops of its launch, and the views that follow.
+"""Effect of an operation on tensors: the stops of its launch, and the views that follow.
 
 An operation says which tensors it makes (`outputs`), what they are cut into (`views`) and what it keeps (`weights`).
 Words stand in `stops.yaml`, by its name; one that says nothing and has no words still gets a stop for each launch. Four
@@ -31,7 +31,7 @@ Stops: TypeAlias = "Iterator[Stop]"
 
 
 class Addition(Enum):
-    """Where the stream takes up what a block returned: every norm is costed as one launch with such an addition."""
+    """Addition of a block's result to the stream: every norm is costed as one launch with such an addition."""
 
     BEFORE = "before the norm"
     BEHIND = "behind the norm"  #: a norm over what the block returned (Gemma-2)
@@ -102,7 +102,7 @@ def _said(on: Scene, block: Any, op: Operation) -> Stops:
 
 
 def _does(op: Any, kernel: Kernel) -> str:
-    """What a launch without words of its own does, by its kind."""
+    """Effect of a launch without words of its own, by its kind."""
     if kernel.family == "gemm":
         return "x·weightᵀ + bias" if getattr(op, "bias", False) else "x·weightᵀ"
     if isinstance(op, Elementwise):
@@ -111,7 +111,7 @@ def _does(op: Any, kernel: Kernel) -> str:
 
 
 def _note(on: Scene, block: Any, op: Any) -> str:
-    """What depends on the model or its split."""
+    """Note on the model or its split."""
     sharded = on.plan.deployment.tp > 1
     match getattr(op, "name", ""):
         case "lm_head" if on.plan.model.tied:
@@ -221,7 +221,7 @@ def _groups(core: AttentionCore) -> str:
 
 
 def _exchanged(on: Scene, op: ContextExchange) -> Stops:
-    """What ranks that share a context send each other for one attention."""
+    """Exchange of ranks that share a context for one attention."""
     every, keys = on.sequences.tokens, on.sequences.keys_read(op.window, op.chunk)
     axes = {
         "context_gather": (keys, op.cached), "context_queries": (every, op.queries),

@@ -152,7 +152,7 @@ _WRITTEN = ("+", "-", "*", "/", "max", "min", "sqrt", "log2", "log", "exp", "neg
 
 
 def _function(node: Symbol, np: Any) -> Callable[..., Any]:
-    """What gives a node from its arguments."""
+    """Function that gives a node from its arguments."""
     match node.op:
         case "fact" | "number" | "named":
             return lambda value: value

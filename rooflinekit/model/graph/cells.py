@@ -17,7 +17,7 @@ from rooflinekit.model.graph.table import Table, locate
 from rooflinekit.model.graph.trace import bare, depends, ordered, reachable
 
 BEYOND = 1e290
-"""What stands for infinity, which spreadsheets do not know."""
+"""Number for infinity, which spreadsheets do not know."""
 
 _ATOM, _UNARY, _POWER, _PRODUCT, _SUM, _JOIN, _COMPARISON, _WHOLE = 7, 6, 5, 4, 3, 2, 1, 0
 _INFIX: Mapping[str, tuple[str, int]] = {
@@ -81,7 +81,7 @@ class Cell:
         return composed("|", self, other)
 
     def equals(self, other: Given) -> Cell:
-        """Whether it is that number or text."""
+        """True if it is that number or text."""
         return composed("==", self, literal(other))
 
 
@@ -169,7 +169,7 @@ class Tables:
     rows: dict[Table, int] = field(default_factory=dict)
 
     def place(self, table: Table) -> int:
-        """Its row, from 1."""
+        """Row of the table, from 1."""
         return self.rows.setdefault(table, len(self.rows) + 1)
 
     def interpolated(self, put: Callable[[Cell], Cell], row: Cell, *places: Cell) -> Cell:
@@ -196,7 +196,7 @@ class Tables:
 
 @dataclass(frozen=True)
 class Page:
-    """What a graph is written on.
+    """Page of cells that a graph is written on.
 
     parameters: cells of variables that are the same in every column; put: writes a cell at a row and a column, and
     answers with a reference to it.
@@ -240,7 +240,7 @@ class Block:
         return self._orders[output]
 
     def _apart(self, outputs: Sequence[Symbol]) -> list[Symbol]:
-        """What is used twice, what crosses a border, and what would make a formula too long."""
+        """Nodes with a cell of their own: used twice, crossing a border, or too long for a formula."""
         nodes, apart = reachable(outputs), set(outputs)
         uses = Counter(bare(operand) for node in nodes if node.op != "named" for operand in node.operands)
         apart |= {node for node, count in uses.items() if count > 1}
@@ -285,7 +285,7 @@ class Column:
         return self._at(self._fixed(output))
 
     def _made_of(self, node: Symbol) -> list[Cell | Symbol]:
-        """What a node is made of: cells where they are the same in every column, else nodes without their names."""
+        """Arguments of a node: cells where they are the same in every column, else nodes without their names."""
         if node not in self.operands:
             self.operands[node] = [self._fixed(argument) for argument in node.arguments]
         return self.operands[node]

@@ -61,7 +61,7 @@ class Function:
         return "\n".join([f"function {name}({parameters}) {{", *lines, f"return [{results}];", "}"])
 
     def _value(self, given: Any) -> str:
-        """What stands for a node or a number in an expression."""
+        """Text of a node or a number in an expression."""
         if isinstance(given, Symbol):
             return self._written[given.index]
         if isinstance(given, bool):
@@ -70,7 +70,7 @@ class Function:
         return f"(-{text})" if given < 0.0 else text
 
     def _operands(self, node: Symbol, first: int = 0) -> list[str]:
-        """What stands for the arguments of a node, from the first on."""
+        """Texts of the arguments of a node, from the first on."""
         given = enumerate(node.arguments[first:], first)
         return [self._texts.get((node, place)) or self._value(argument) for place, argument in given]
 
@@ -109,7 +109,7 @@ class Function:
         return []
 
     def _inside(self, node: Symbol) -> bool:
-        """Whether it stands inside the expression of the one node that takes it, which writes it once."""
+        """True if it stands inside the expression of the one node that takes it, which writes it once."""
         taker = self._takers.get(node.index)
         if taker is None or node.op not in _INSIDE or self._uses[node.index] > 1 or taker.op in _TWICE:
             return False
@@ -162,7 +162,7 @@ RUNTIME = """const lattice = (axes, values) => (...places) => {
   return found[0];
 };
 """
-"""What printed functions call: interpolation in a table."""
+"""Functions that printed functions call: interpolation in a table."""
 
 
 @dataclass(eq=False)
@@ -183,7 +183,7 @@ class Instance:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """What it is a function of."""
+        """Inputs of the function."""
         return self.template.graph.inputs
 
 
@@ -239,7 +239,7 @@ class Library:
         return template.instances.setdefault(constants, Instance(template, constants))
 
     def changed(self, instance: Instance, others: dict[Instance, Instance]) -> Instance:
-        """The same with other instances in place of those that it calls, or that these call; `others` grows by both.
+        """Replace instances by others in place of those that it calls, or that these call; `others` grows by both.
 
         >>> from rooflinekit.model.graph.trace import trace
         >>> library = Library()
@@ -288,7 +288,7 @@ class Library:
         return Printed(source, data, places)
 
     def _lifted(self, graph: Graph, trim: bool) -> tuple[tuple[Any, ...], tuple[Constant, ...], list[Slot]]:
-        """What is the same for all graphs that differ in their constants alone; the constants, and where they stand."""
+        """Common part of all graphs that differ in their constants alone; the constants, and where they stand."""
         places: dict[Symbol, int] = {}
         loops: dict[int, int] = {}
         used: set[str] = set()

@@ -15,7 +15,7 @@ from rooflinekit.model.graph.table import Table
 from rooflinekit.model.graph.trace import bare
 
 Members: TypeAlias = tuple[Any, ...]
-"""What stands at one place in each of the deployments: a node, a number, a table, or None where it does not matter."""
+"""Members at one place in each of the deployments: a node, a number, a table, or None where it does not matter."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ class BranchError(TypeError):
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """What a number is called in formulas, what it means, its unit, and where it comes from."""
+    """Name, meaning, unit and origin of a number in formulas."""
 
     symbol: str
     meaning: str
@@ -68,7 +68,7 @@ OPERATORS: Mapping[str, Callable[..., Any]] = {
     "lattice": lambda table, *places: table.at(*places),
     "named": lambda value, _: value,
 }
-"""What each operator does to scalars, as the physics does it."""
+"""Meaning of each operator for scalars, as the physics does it."""
 
 UNKNOWN = object()
 """The value of a symbol that has none yet."""
@@ -306,7 +306,7 @@ class Fact(float):
 
 
 def _yielding(op: Callable[[Any, Any], Any]) -> Callable[[Fact, Any], Any]:
-    """As of a plain number, so that another kind of number on the right has its say."""
+    """Make an operator of a plain number yield to another kind of number on its right."""
     return lambda self, other: NotImplemented if isinstance(other, Symbol) else op(float(self), other)
 
 
@@ -366,5 +366,5 @@ def about(symbol: str, meaning: str, unit: str = "") -> dict[str, Quantity]:
 
 
 def quantity(symbol: str, meaning: str, unit: str = "", **options: Any) -> Any:
-    """Such a field, where no field without a default follows."""
+    """Declare such a field, where no field without a default follows."""
     return field(**options, metadata=about(symbol, meaning, unit))

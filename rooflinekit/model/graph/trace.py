@@ -61,7 +61,7 @@ def reachable(outputs: Iterable[Any], ends: Collection[Symbol] = ()) -> list[Sym
 
 
 def ordered(outputs: Iterable[Any]) -> list[Symbol]:
-    """The same in an order that does not depend on which nodes other graphs made first."""
+    """Order the nodes independently of the graphs that were made first."""
     found: dict[Symbol, None] = {}
     seen: set[Symbol] = set()
     left = [output for output in outputs if isinstance(output, Symbol)][::-1]
@@ -76,7 +76,7 @@ def ordered(outputs: Iterable[Any]) -> list[Symbol]:
 
 
 def depends(nodes: Iterable[Symbol], leaves: Callable[[Symbol], bool]) -> dict[Symbol, frozenset[Any]]:
-    """What each node depends on, of `leaves`: inputs by name, and the changing state of loops by their number."""
+    """Dependencies of each node, of `leaves`: inputs by name, and the changing state of loops by their number."""
     found: dict[Symbol, frozenset[Any]] = {}
     nothing = frozenset[Any]()
     for node in nodes:

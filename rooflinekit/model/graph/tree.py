@@ -27,7 +27,7 @@ _NAME = re.compile(r"(?<![\w.])[^\W\d]\w*")
 
 @dataclass(frozen=True)
 class Reference:
-    """Where a number or a formula comes from; `std` is one standard error, where it was fitted."""
+    """Origin of a number or a formula; `std` is one standard error, where it was fitted."""
 
     text: str
     std: float | None = None
@@ -56,7 +56,7 @@ class Node:
 
     @property
     def gap(self) -> float:
-        """How far the formula's result is from the number, relative to it; digits that a difference cancels are lost.
+        """Relative difference of the formula's result from the number; digits that a difference cancels are lost.
 
         >>> a, b = Node("a", "", 1.0 + 2e-16, ""), Node("b", "", 1.0, "")
         >>> Node("c", "", 0.0, "", "a - b", (a, b)).gap, Node("c", "", 1.1, "", "a*b", (a, b)).gap
@@ -70,7 +70,7 @@ class Node:
         return 0.0 if difference <= _LOST * added else difference / max(abs(self.value), _EQUAL)
 
     def walk(self) -> Iterator[Node]:
-        """This node and all below it, parents first; what several formulas ask for comes once."""
+        """Yield this node and all below it, parents first; what several formulas ask for comes once."""
         return (node for _, node, again in self.places() if not again)
 
     def places(self, path: str = "", met: set[int] | None = None) -> Iterator[tuple[str, Node, bool]]:
@@ -153,7 +153,7 @@ def _given(quantity: Quantity) -> Reference:
 
 
 def _quantity(node: Symbol) -> Quantity:
-    """What a line is called; a routine that has no name is called what it is."""
+    """Name of a line; a routine that has no name is called what it is."""
     if node.op in ("var", "fact", "named") and isinstance(node.arguments[1], Quantity):
         return node.arguments[1]
     if node.op == "var":
@@ -176,7 +176,7 @@ def _taken(node: Any) -> Any:
 
 
 def _opaque(node: Symbol) -> bool:
-    """Whether no formula gives it: a table, the end of a search."""
+    """True if no formula gives it: a table, the end of a search."""
     return node.op in ("lattice", "result")
 
 
@@ -304,7 +304,7 @@ class _Formula:
 
 
 def _simplified(op: str, first: _Part, last: _Part, node: Symbol) -> _Part | None:
-    """What is left of sums and products with 0 and 1, and of max(x, 0) of what is never less."""
+    """Remainder of sums and products with 0 and 1, and of max(x, 0) of what is never less."""
     if op == "+" and 0.0 in (first.number, last.number):
         return last if first.number == 0.0 else first
     if op == "-" and last.number == 0.0:
@@ -334,7 +334,7 @@ def _constant(number: float) -> _Part:
 
 
 def _never_negative(node: Any) -> bool:
-    """Whether it is made of lines that are positive here, without a difference."""
+    """True if it is made of lines that are positive here, without a difference."""
     if not isinstance(node, Symbol):
         return float(node) >= 0.0
     if node.op in ("var", "fact", "named"):
@@ -376,7 +376,7 @@ def _inside(text: str) -> str:
 
 
 def _whole(text: str) -> bool:
-    """Whether the first bracket closes at the end."""
+    """True if the first bracket closes at the end."""
     depth = 0
     for place, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")
@@ -396,7 +396,7 @@ FUNCTIONS: Mapping[str, Callable[..., float]] = {
     **{name: OPERATORS[name] for name in ("ceil", "floor", "sqrt", "log2", "log", "exp", "abs")},
     "max": max, "min": min, "pn": _pn,
 }  # fmt: skip
-"""What formulas call; pn(x, y, p) = (x^p + y^p)^(1/p): resources that overlap not at all (1) or nearly fully (4)."""
+"""Functions in formulas; pn(x, y, p) = (x^p + y^p)^(1/p): resources that overlap not at all (1) or nearly fully (4)."""
 
 _compiled = cache(lambda formula: compile(formula, "<formula>", "eval"))
 

@@ -45,7 +45,7 @@ def attention_flops(pairs: Numeric, heads: Numeric, qk_dim: Numeric, v_dim: Nume
 
 @formula("kr", "cache read, each key once", "B")
 def cache_read_bytes(keys: Numeric, token_bytes: Numeric) -> Numeric:
-    """What the keys that are seen take in one layer's cache: keys·c [B]; c is K·(d_qk + d_v)·b, or (R + r)·b for MLA.
+    """Bytes of the seen keys in one layer's cache: keys·c [B]; c is K·(d_qk + d_v)·b, or (R + r)·b for MLA.
 
     >>> cache_read_bytes(32 * 1152.0, kv_cache_bytes_per_token(8, 128, 128, Dtype.BF16)) / 1e6  # Llama-3-8B, batch 32
     151.0
@@ -150,7 +150,7 @@ def encoder_kernel(
 
 
 def sparse_label(layer: str, step: Step, phase: Sequences) -> str:
-    """What a calibration calls such a kernel: kind of layer and weights, phase, cache.
+    """Label of such a kernel in a calibration: kind of layer and weights, phase, cache.
 
     >>> from rooflinekit.model.types.batch import Batch
     >>> decoding = Batch.decode(1.0, 8.0)
@@ -311,7 +311,7 @@ class LatentUpProjection(Operation):
 
     @property
     def views(self) -> tuple[Output, ...]:
-        """The same by head, each key without its rotary part, which all share."""
+        """Keys and values by head, each key without its rotary part, which all share."""
         parts = ("K nope", self.heads, self.nope_dim), ("V", self.heads, self.v_dim)
         return outputs(parts, "keys")
 
@@ -447,7 +447,7 @@ class IndexScores(Core):
 
 @formula("payload", "partial results, each with its softmax weight in fp32", "B")
 def result_bytes(tokens: Numeric, results: Numeric, heads: Numeric, element: float) -> Numeric:
-    """What a rank sends of its part of an attention: new·(results·b + 4·H) [B].
+    """Bytes that a rank sends of its part of an attention: new·(results·b + 4·H) [B].
 
     >>> result_bytes(32.0, 32 * 128, 32, 2.0)
     266240.0
@@ -469,7 +469,7 @@ class ContextShare(Core):
 
     @property
     def weights(self) -> tuple[Weights, ...]:
-        """Those of the attention, on every rank."""
+        """Weights of the attention, on every rank."""
         return self.core.weights
 
     def launch(self, step: Step, phase: Sequences, count: int) -> Kernel:
@@ -488,7 +488,7 @@ class ContextShare(Core):
 
 @dataclass(frozen=True, slots=True)
 class ContextExchange(Operation):
-    """What `ranks` that share a context send each other for one attention; widths are elements of a token."""
+    """Exchange of `ranks` that share a context for one attention; widths are elements of a token."""
 
     ranks: int = field(metadata=about("cp", "ranks that share a context"))
     cached: int = field(metadata=about("e_kv", "elements cached of a token here"))

@@ -61,7 +61,7 @@ class Tiers:
     nic: float = quantity("sent_nic", "bytes sent to other domains for each byte of payload", default=0.0)
 
     def sent(self, payload: Numeric) -> dict[str, Any]:
-        """What an accelerator sends of a payload, in all and beyond its domain, as fields of a kernel [B].
+        """Bytes that an accelerator sends of a payload, in all and beyond its domain, as fields of a kernel [B].
 
         >>> Tiers(1.75, 0.125).sent(8.0)
         {'network_bytes': 15.0, 'nic_bytes': 1.0}
@@ -71,7 +71,7 @@ class Tiers:
 
 
 def tiers(kind: CollectiveKind, gpus: int, span: int, domain: int, algorithm: str = "auto") -> Tiers:
-    """How a collective over `gpus` of `span` consecutive accelerators splits, where `domain` of them share links.
+    """Split of a collective over `gpus` of `span` consecutive accelerators, where `domain` of them share links.
 
     Within one domain all goes over links. Over m domains an all-to-all sends each peer its part where that is; the
     others are hierarchical: what another domain needs crosses once, split over the NICs of all accelerators that need
@@ -145,7 +145,7 @@ def payload_bytes(rows: Numeric, width: Numeric, element: float) -> Numeric:
 
 @formula("net", "sent to other accelerators", "B")
 def network_bytes(payload: Numeric, sent: float) -> Numeric:
-    """What an accelerator sends of a payload: payload·sent [B]; `sent` as `tiers` says.
+    """Bytes that an accelerator sends of a payload: payload·sent [B]; `sent` as `tiers` says.
 
     >>> network_bytes(262144.0, tiers("all_reduce", 8, 8, 8).links)
     458752.0

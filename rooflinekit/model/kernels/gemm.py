@@ -36,7 +36,7 @@ def distinct_adapters(adapters: int, sequences: Numeric) -> Numeric:
 
 @dataclass(frozen=True, slots=True)
 class Adapter(Operation):
-    """What the loaded adapters add to one product: k inputs here, and the parts that are fused into it."""
+    """Work that the loaded adapters add to one product: k inputs here, and the parts that are fused into it."""
 
     name: str
     k: int = field(metadata=about("k", "input width here"))

@@ -1,4 +1,4 @@
-"""What every kernel of a forward pass has in common.
+"""Common part of every kernel of a forward pass.
 
 An `Operation` is a value (it hashes, so equal operations of many layers are counted, not repeated) that holds one
 accelerator's share of some weights and turns an engine step into the work of its launches.
@@ -82,7 +82,7 @@ class Step:
 
     @property
     def samples(self) -> bool:
-        """Whether any row of logits is needed: chunks of a prompt but the last need none."""
+        """True if any row of logits is needed: chunks of a prompt but the last need none."""
         return not is_zero(self.rows)
 
     def own(self, phase: Sequences) -> Numeric:
@@ -153,11 +153,11 @@ class Operation:
     __slots__ = ()
 
     grows: ClassVar[bool] = False
-    """Whether a decode step costs more at a longer context: attention and nothing else."""
+    """True if a decode step costs more at a longer context: attention and nothing else."""
 
     @property
     def weights(self) -> tuple[Weights, ...]:
-        """What it keeps in memory."""
+        """Weights of the operation in memory."""
         return ()
 
     @property
@@ -167,7 +167,7 @@ class Operation:
 
     @property
     def views(self) -> tuple[Output, ...]:
-        """What its output is cut into; nothing moves."""
+        """Views of its output; nothing moves."""
         return ()
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
@@ -182,20 +182,20 @@ class Wrapped(Operation):
     held: Operation
 
     resident: ClassVar[bool] = True
-    """Whether its weights take memory of the accelerator."""
+    """True if its weights take memory of the accelerator."""
 
     @property
     def grows(self) -> bool:  # type: ignore[override]
-        """As the operation itself."""
+        """Return whether the operation itself grows with the context."""
         return self.held.grows
 
     @property
     def weights(self) -> tuple[Weights, ...]:
-        """Those of the operation, where they are resident."""
+        """Weights of the operation, where they are resident."""
         return self.held.weights if self.resident else ()
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
-        """Those of the operation."""
+        """Kernels of the operation."""
         return self.held.kernels(step, count)
 
 
@@ -222,7 +222,7 @@ class OnHost(Wrapped):
     resident = False
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
-        """The same work, which the host does or feeds."""
+        """Kernels of the work, which the host does or feeds."""
         held = self.held.kernels(step, count)
         return [replace(kernel, name=f"host_{kernel.name}", on_host=True) for kernel in held]
 
@@ -232,7 +232,7 @@ class OfPrompts(Wrapped):
     """An operation over the tokens of prompts alone: an encoder reads the prompt (T5) once."""
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
-        """Those of the operation, where a step has prompts."""
+        """Kernels of the operation, where a step has prompts."""
         prompts = step.batch.prefilling
         return [] if prompts is None else self.held.kernels(replace(step, batch=Batch(prompts)), count)
 
@@ -245,7 +245,7 @@ class OfAnswers(Wrapped):
     """
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
-        """Those of the operation, with a first token that attends to the whole of its prompt."""
+        """Kernels of the operation, with a first token that attends to the whole of its prompt."""
         prompts, decoding = step.batch.prefilling, step.batch.decoding
         if prompts is not None and is_zero(prompts.sampled_rows):
             prompts = None

@@ -1,4 +1,4 @@
-"""Which experts tokens are routed to: how popular each is, where its copies are, and how full the fullest rank gets.
+"""Routing of tokens to experts: how popular each is, where its copies are, and how full the fullest rank gets.
 
 A router is a draw of k of E experts without replacement in which the n-th most popular expert has weight n^-skew; 0 is
 uniform. Each of n ranks holds the same number of experts, wherever they are popular or not; copies of the hottest are
@@ -171,7 +171,7 @@ def popularity(experts: int, top_k: int, skew: float) -> tuple[float, ...]:
 
 
 def _usual_time(rates: Sequence[float], top_k: int) -> float:
-    """When k have rung on average (Rosén, J. Stat. Plan. Inference 62, 1997)."""
+    """Time at which k have rung on average (Rosén, J. Stat. Plan. Inference 62, 1997)."""
     low, high = 0.0, 1.0
     while sum(-math.expm1(-rate * high) for rate in rates) < top_k - 0.5:
         low, high = high, 2.0 * high
@@ -219,7 +219,7 @@ def _packed(shares: Sequence[float], ranks: int) -> list[list[float]]:
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """How tokens spread over `experts`, of which each visits `top_k`, on `ranks` that hold `copies` more in all.
+    """Spread of tokens over `experts`, of which each visits `top_k`, on `ranks` that hold `copies` more in all.
 
     Copies are EPLB's (https://github.com/deepseek-ai/EPLB, `replicate_experts` and `balanced_packing`): whatever
     expert has the most load a copy gets the next one, and all are packed by load.
@@ -341,7 +341,7 @@ def _clumping(shares: Sequence[float], free: float) -> float:
 
 
 def _conditioned(clumping: float, pairs: int) -> float:
-    """The same for binomial loads that have this variance once their sum is fixed at `pairs`."""
+    """Expected maximum of binomial loads that have this variance once their sum is fixed at `pairs`."""
     return pairs * clumping / (pairs - 1.0 + clumping) if clumping else 0.0
 
 

@@ -37,14 +37,14 @@ class Encoders:
     send: Time
 
     def energy(self, plan: Plan, law: PowerLaw) -> Energy:
-        """What a request takes of them beyond idling, which they do at all other times."""
+        """Energy that a request takes of the encoders beyond idling, which they do at all other times."""
         busy = sum((count * each.expected for count, part in self.parts for each in part.kernels), 0.0)
         parts = (plan.energy(each).times(float(count)) for count, part in self.parts for each in part.kernels)
         return sum(parts, Energy()) + idle_energy(law, -busy, serving=False)
 
 
 def served(predictor: Predictor) -> Predictor:
-    """The same under load: encoders of their own work beside the steps of the model, and are in none of them."""
+    """The predictor under load: separate encoders work beside the steps of the model, and are in none of them."""
     plan = predictor.plan.under_load
     return predictor if plan is predictor.plan else replace(predictor, plan=plan)
 
@@ -71,7 +71,7 @@ def _tower(plan: Plan, own: int, images: int) -> dict[Operation, int]:
 
 
 def _alone(plan: Plan, operations: Mapping[Operation, int]) -> StepTime:
-    """These operations for one request in a step of their own: of the engine, launches alone."""
+    """Time of these operations for one request in a step of their own: of the engine, launches alone."""
     costs = replace(
         plan.engine.costs, step=0.0, ranks=0.0, sequence=0.0, sequence_ranks=0.0, layer=0.0, graph_tokens=0.0
     )

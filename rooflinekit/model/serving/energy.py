@@ -28,7 +28,7 @@ from rooflinekit.model.types.workload import Workload
 
 @dataclass(frozen=True)
 class TokenEnergy:
-    """What requests take of all boards: joules, and seconds of the deployment.
+    """Energy of requests over all boards: joules, and seconds of the deployment.
 
     prompt: of one request's prompt; step: of one output token, its share of a decode step.
     """

@@ -96,7 +96,7 @@ def static_run(predictor: Predictor, load: InFlight) -> StaticRun:
 
 @dataclass(frozen=True)
 class Rotation:
-    """How the requests in flight go through the steps of the engine, counted in steps.
+    """Rotation of the requests in flight through the steps of the engine, counted in steps.
 
     arriving: prompts of others that begin in a step; decoding: sequences that decode on the fullest attention replica;
     holding: steps that hold prompts, for each step (each decode step, where prompts have steps of their own); beside:
@@ -118,7 +118,7 @@ class Rotation:
 
 
 def held(plan: Plan, isl: Numeric, osl: Numeric, osl_cv: Numeric = 0.0) -> Numeric:
-    """What the cache holds for a sequence at any moment [tokens]: half of its answer, or all where that is reserved."""
+    """Tokens in the cache of a sequence at any moment: half of its answer, or all where that is reserved."""
     return isl + under_way(osl, osl_cv) / (1.0 if plan.engine.memory.reserves else 2.0)
 
 
@@ -137,7 +137,7 @@ def slots(predictor: Predictor, isl: Numeric, osl: Numeric, osl_cv: Numeric = 0.
 
 
 def rotation(predictor: Predictor, load: InFlight, ratio: Numeric) -> Rotation:
-    """Of n requests that share steps each of the others begins a prompt once in its N steps: q = (n − 1)/N a step.
+    """Rotation of n requests that share steps: each other begins a prompt once in its N steps, q = (n − 1)/N a step.
 
     As many come by Poisson's law, so that 1 − exp(−q) of the steps hold prompts: several in one step, up to the token
     budget. Where the engine computes prompts in steps of their own, only decode steps count, N − 1 of them.
@@ -193,7 +193,7 @@ def microbatches(plan: Plan) -> int:
 
 
 def _staged(plan: Plan, time: Time, batch: Batch) -> Time:
-    """What a step with prompts takes of the others' time: of pipeline stages the busiest one's, while others work.
+    """Time of a step with prompts for the others: of pipeline stages the busiest one's, while others work.
 
     No more microbatches work at the same time than there are.
     """
@@ -270,7 +270,7 @@ def _apart(predictor: Predictor, load: InFlight, together: Numeric, beside: Nume
 
 
 def _pieces(load: InFlight, prompts: Numeric) -> Sequences:
-    """So many prompts in a step: whole ones, or a piece of one, at the middle of it."""
+    """Prompts of a step: whole ones, or a piece of one, at the middle of it."""
     pieces = maximum(prompts, 1.0)
     new = named((load.isl - load.cached) * (prompts / pieces), "new", "tokens of a piece")  # a whole one exactly
     return Sequences(pieces, new, (load.cached + load.isl - new) / 2, prompts / pieces)
@@ -318,7 +318,7 @@ def _mixed(  # noqa: PLR0913, PLR0917 - what a step has
 
 
 def prefill_share(predictor: Predictor, load: InFlight, ratio: Numeric = 1.0, one: Time | None = None) -> Time:
-    """What one prompt adds to the steps of the sequences that decode meanwhile [s].
+    """Time that one prompt adds to the steps of the sequences that decode meanwhile [s].
 
     (t(prompts and decodes) − t(decodes))/prompts in the mean step that holds some: less than a prefill by itself,
     because weights are read and kernels launched for all of them. An engine that does not mix phases computes prompts

@@ -1,1 +1,1 @@
-"""How long a kernel takes: one form a family, few parameters, each with a meaning and a bound."""
+"""Time of a kernel: one form a family, few parameters, each with a meaning and a bound."""

@@ -1,4 +1,4 @@
-"""How far real kernels stay from the datasheet: fitted forms, corrections and error bars."""
+"""Fits of real kernels: fitted forms, corrections and error bars."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Axis:
 
     @property
     def open_low(self) -> bool:
-        """Whether the first node holds data, because the shape has no smaller value (a batch of 1 = 2^0)."""
+        """True if the first node holds data, because the shape has no smaller value (a batch of 1 = 2^0)."""
         return self.nodes[0] == 0.0
 
 
@@ -92,7 +92,7 @@ class Surface:
     percent: str
 
     def ratio(self, kernel: Kernel) -> Numeric:
-        """What to multiply the formula's time by.
+        """Factor on the formula's time.
 
         >>> from rooflinekit.model.types.dtype import Dtype
         >>> surface, shape = Surface((Axis("k", (0.0, 2.0, 4.0)),), "20 10"), GemmShape(1.0, 1.0, 2.0)
@@ -112,7 +112,7 @@ class Surface:
 
     @cached_property
     def _sizes(self) -> list[tuple[Callable[[Kernel], Numeric], bool]]:
-        """Of each axis: the shape, and whether the step leaves it as it is."""
+        """Axes of the table: the shape, and whether the step leaves it as it is."""
         return [(AXES[axis.name], axis.name in _FIXED) for axis in self.axes]
 
     @cached_property
@@ -143,7 +143,7 @@ WIDEST = 10.0
 that the time is unknown: an assumption."""
 
 BORROWED = "borrowed, interval widened: "
-"""How the source of a fit starts that is not of the accelerator and engine that it serves."""
+"""Beginning of the source of a fit that is not of the accelerator and engine that it serves."""
 
 
 _STREAMED = (6.0, 0.0), (9.0, 0.15), (math.inf, 0.6)
@@ -243,7 +243,7 @@ class FamilyFit:
     stepless: bool = False  #: whether the steps of tiles are smoothed, because they were not measured here
 
     def elsewhere(self, corrected: bool) -> FamilyFit:
-        """The same fit on another accelerator: without steps that nobody measured there.
+        """The fit on another accelerator: without steps that nobody measured there.
 
         Corrections hold within an architecture and not beyond. That an engine changes its kernel at the same shapes
         elsewhere is an assumption: without it the fit of one kernel would stand in for all of them.
@@ -252,7 +252,7 @@ class FamilyFit:
         return replace(self, stepless=True, surface=self.surface if corrected else None, beyond=other)
 
     def sustaining(self, share: float) -> FamilyFit:
-        """The same fit where arithmetic reaches so many times the share of the peak, up to the whole peak."""
+        """The fit where arithmetic reaches so many times the share of the peak, up to the whole peak."""
         other = self.beyond and replace(self.beyond, fit=self.beyond.fit.sustaining(share))
         if "compute" not in parameters(self.form):
             return self
@@ -261,7 +261,7 @@ class FamilyFit:
         return replace(self, form=form, beyond=other)
 
     def among(self, share: float) -> FamilyFit:
-        """The same fit on cores of another kind, `share` times as many: a tile takes all of them as long as before.
+        """The fit on cores of another kind, `share` times as many: a tile takes all of them as long as before.
 
         A core of a TPU is no multiprocessor: attention took 30 times its bound by a GPU's cost of a tile on one core.
         """
@@ -273,7 +273,7 @@ class FamilyFit:
         return replace(self, form=form, beyond=other)
 
     def wider(self, factor: float) -> FamilyFit:
-        """The same fit with intervals wider by a factor, and a source that says so."""
+        """The fit with intervals wider by a factor, and a source that says so."""
         regimes = replace(self.regimes, width=tuple(width * factor for width in self.regimes.width))
         return replace(self, regimes=regimes, source=f"{BORROWED}{self.source}")
 
@@ -305,7 +305,7 @@ def _known(place: Numeric) -> bool:
 
 
 def odd_heads(kernel: Kernel) -> bool:
-    """Whether latent attention has a number of heads that no table has.
+    """True if latent attention has a number of heads that no table has.
 
     >>> shape = AttentionShape(*[1.0] * 5, heads=20.0, kv_heads=1.0, head_dim=576.0)
     >>> odd_heads(Kernel("attention", "mla_decode", 1, Dtype.BF16, shape=shape))
@@ -330,13 +330,13 @@ class Calibration:
     date: str = ""
     defaults: Collection[str] = ()  #: families whose entry without a number format is that of another
     widening: Mapping[str, float] = field(default_factory=dict)
-    """How much wider the interval is by family, a factor, where it stands in for another accelerator or engine."""
+    """Factor on the interval by family, where it stands in for another accelerator or engine."""
 
     served: ServedCosts | None = None
-    """What benchmark files of one deployment added: the engine's costs there."""
+    """Additions of one deployment's benchmark files: the engine's costs there."""
 
     power: tuple[float, float] | None = None
-    """What measured kernels made of the accelerator's law of power: factors of running and of work."""
+    """Factors of measured kernels on the accelerator's law of power: of running and of work."""
 
     untuned: Mapping[str, str] = field(default_factory=dict)
     """Fits by "family/dtype" that another format's stand in for, because the measured kernels ran without tuning."""
@@ -347,7 +347,7 @@ class Calibration:
         return fit.regimes.factors(kernel, power, self.widening.get(kernel.family, 1.0))
 
     def measured(self, kernel: Kernel) -> bool:
-        """Whether the kernel has a fit of its own, and not that of another number format.
+        """True if the kernel has a fit of its own, and not that of another number format.
 
         Latent attention was measured with 1 to 128 heads, powers of two. Others run padded, or on another backend:
         GLM-4.7-Flash with its 20 took 2.3 times as long a token under SGLang 0.5.7 on B200.
@@ -355,7 +355,7 @@ class Calibration:
         return self._chosen(kernel)[1] and not odd_heads(kernel)
 
     def within_attention(self, key: str, engine: str) -> bool:
-        """Whether this engine's attention was measured with the write of the cache, which then has no launch."""
+        """True if this engine's attention was measured with the write of the cache, which then has no launch."""
         family = key.partition("/")[0]
         if family != "kv_append" or self.engine.partition(" ")[0] != engine:
             return False

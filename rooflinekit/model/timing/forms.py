@@ -204,7 +204,7 @@ def idle_tiles(m: Numeric, n: Numeric, cores: int) -> Numeric:
 
 @formula("idle", "tiles that a last wave leaves idle on average")
 def mean_idle_tiles(m: Numeric, n: Numeric, cores: int) -> Numeric:
-    """The same where nobody measured the waves: half of one, and less below one wave.
+    """Idle tiles where nobody measured the waves: half of one, and less below one wave.
 
     >>> mean_idle_tiles(4096.0, 4096.0, 132), mean_idle_tiles(64.0, 4096.0, 132)
     (66.0, 8.0)
@@ -576,7 +576,7 @@ class DecodeTime(_Decode):
 
 @dataclass(frozen=True)
 class LatentDecodeTime(_Decode):
-    """The same for absorbed latent attention; `row_fill`, and `pass_time` over the cache besides.
+    """Form of absorbed latent attention; `row_fill`, and `pass_time` over the cache besides.
 
     All heads share one latent, read once (DeepSeek-V2, arXiv:2405.04434, 2.1); fewer than 16 heads fill a tile of 16.
     Engines that convert a narrow cache to 16 bit before they use it pass over it again.
@@ -626,7 +626,7 @@ class _Prefill:
         return _combined(launch, compute, memory, self.sharpness, besides)
 
     def heads(self, kernel: Kernel, shape: AttentionShape, gpu: Accelerator) -> Heads:
-        """What differs between the two."""
+        """Difference between the two."""
         raise NotImplementedError
 
 
@@ -654,7 +654,7 @@ class PrefillTime(_Prefill):
 
 @dataclass(frozen=True)
 class LatentPrefillTime(_Prefill):
-    """The same over the 192 + 128 columns of an up-projected head; the cache is the shared latent."""
+    """Form over the 192 + 128 columns of an up-projected head; the cache is the shared latent."""
 
     launch: float = parameter("t0", "floor of one launch", "us", 0.0, 90.0, 13.0)
     length: float = parameter("kl", "latency per doubling of the keys", "us", 0.0, 20.0, 1.0)

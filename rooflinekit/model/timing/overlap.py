@@ -42,11 +42,11 @@ class Spent(KernelTime):
 
     @classmethod
     def of(cls, timed: KernelTime, energy: Energy) -> Spent:
-        """The same with its energy."""
+        """Spent time with its energy."""
         return cls(**{entry.name: getattr(timed, entry.name) for entry in fields(timed)} | {"energy": energy})
 
     def repeated(self, times: Numeric, kernel: Kernel) -> Spent:
-        """So many times over, and as much energy."""
+        """Repeat the time and the energy."""
         return replace(cast("Spent", super().repeated(times, kernel)), energy=self.energy.times(times))
 
 
@@ -66,7 +66,7 @@ def two_batches(
 
 
 class _Left:
-    """What stays of the exchanges of a half, by one end of their times, and for what share of it others wait.
+    """Rest of the exchanges of a half, by one end of their times, and for what share of it others wait.
 
     seen: seconds over those of the exchanges, at most the expected seconds; waited: the rest of them, over what the
     computing takes beyond that end.

@@ -1,4 +1,4 @@
-"""What every answer can do and says, whichever module makes it."""
+"""Abilities of every answer, whichever module makes it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Answer(Plain):
         return {"text/plain": str(self)}
 
     def __str__(self) -> str:
-        """What the command line prints."""
+        """Text that the command line prints."""
         return str(sys.modules["rooflinekit"]._text_of(self))
 
 

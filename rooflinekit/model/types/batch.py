@@ -263,7 +263,7 @@ class Batch:
 
     @classmethod
     def from_cu_seqlens(cls, cu_seqlens: Sequence[int]) -> Batch:
-        """The same from cumulative offsets, as varlen kernels take them.
+        """Make a batch from cumulative offsets, as varlen kernels take them.
 
         >>> float(Batch.from_cu_seqlens([0, 3, 8]).tokens)
         8.0
@@ -294,7 +294,7 @@ class Batch:
         return replace(self, prefilling=new, decoding=decoding, varying=self.varying / 2.0)
 
     def shared(self, share: Numeric) -> Batch:
-        """So many times as many sequences.
+        """Multiply the sequences.
 
         >>> Batch.decode(8.0, 9.0).shared(0.25).decoding.sequences
         2.0

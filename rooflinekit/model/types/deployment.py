@@ -1,4 +1,4 @@
-"""How a model is put on accelerators: parallel degrees, number formats, engine."""
+"""Deployment of a model on accelerators: parallel degrees, number formats, engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REFUSED = {
 ALL_REDUCE = ("auto", "one_shot", "two_shot", "ring", "in_switch")
 """Algorithms of an all-reduce; "auto" takes what the engine was measured with."""
 ALL_TO_ALL = ("auto", "deepep")
-"""What brings tokens to their experts; "auto" is a collective."""
+"""Ways to bring tokens to their experts; "auto" is a collective."""
 
 
 def unknown_engine(name: str) -> UnknownNameError:

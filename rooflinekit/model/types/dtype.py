@@ -117,32 +117,32 @@ class Dtype(Enum):
 
     @property
     def weight_only(self) -> bool:
-        """Whether engines store weights in this format but compute in 16 bit (AWQ, GPTQ, MXFP4 experts)."""
+        """True if engines store weights in this format but compute in 16 bit (AWQ, GPTQ, MXFP4 experts)."""
         return self.unit in (Dtype.INT4, Dtype.MXFP4) or self.in_blocks or self.by_bits
 
     @property
     def symbol(self) -> str:
-        """What formulas call the bytes of an element."""
+        """Symbol of the bytes of an element in formulas."""
         return f"b_{self.value.replace('.', '_')}"
 
     @property
     def by_bits(self) -> bool:
-        """Whether the format is known by its bits a weight alone."""
+        """True if the format is known by its bits a weight alone."""
         return self.value.endswith("bpw")
 
     @property
     def in_blocks(self) -> bool:
-        """Whether only GGUF files hold this format."""
+        """True if only GGUF files hold this format."""
         return self in BLOCKS
 
     @property
     def is_wide(self) -> bool:
-        """Whether activations and the residual stream may live in this format (16 or 32 bit)."""
+        """True if activations and the residual stream may live in this format (16 or 32 bit)."""
         return self in (Dtype.FP32, Dtype.TF32, Dtype.BF16, Dtype.FP16)
 
     @property
     def widened(self) -> Dtype:
-        """Of a bias: at least 16 bit, whatever the matrix is stored in."""
+        """Dtype of a bias: at least 16 bit, whatever the matrix is stored in."""
         return self if self.is_wide else Dtype.BF16
 
     def __str__(self) -> str:
@@ -174,7 +174,7 @@ for _mixed in Dtype:  # mixtures count as their base
         BLOCKS[_mixed] = BLOCKS[Dtype.Q8_0 if _base[1] == "q8_k" else Dtype(_base[1])]
 
 BITS_A_WEIGHT = r"(\d{1,2}(?:\.\d{1,7})?) ?bpw"
-"""How a number of bits a weight is written."""
+"""Pattern of a number of bits a weight."""
 
 _LEAST_BITS, _MOST_BITS = 0.5, 64.0
 _UNPACKED_AS_BYTES = 0.75  # 6 bits

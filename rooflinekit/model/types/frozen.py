@@ -55,7 +55,7 @@ def dataclass(*, frozen: Literal[True], eq: bool = True, slots: bool = False) ->
 
 
 def replace(value: T, **changes: Any) -> T:
-    """The same with other fields, as `dataclasses.replace` makes it, in half of the time."""
+    """Replace fields, as `dataclasses.replace` makes it, in half of the time."""
     for name in value.__dataclass_fields__:  # type: ignore[attr-defined]
         if name not in changes:
             changes[name] = getattr(value, name)
@@ -85,7 +85,7 @@ def _initialiser(cls: Any) -> Any:
 
 
 def _values(cls: Any, part: str) -> Callable[[Any], tuple[Any, ...]]:
-    """What is compared or hashed."""
+    """Values that are compared or hashed."""
     chosen = [
         (each.name, each.compare if part == "compare" or each.hash is None else each.hash) for each in fields(cls)
     ]

@@ -1,4 +1,4 @@
-"""What a model runs on: one accelerator with its board's power, and a system of them with its links. All in SI."""
+"""Hardware: one accelerator with its board's power, and a system of them with its links. All in SI."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rooflinekit.model.types.units import percent
 
 @dataclass(frozen=True, slots=True)
 class HostPower:
-    """What a machine draws beside its boards, over what they draw; and its power supplies' output over their input.
+    """Draw of a machine beside its boards, over what they draw; and its power supplies' output over their input.
 
     cpu: CPUs; rest: memory, network cards, switches, drives and fans.
     """
@@ -83,7 +83,7 @@ class PowerLaw:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where a number came from.
+    """Origin of a number.
 
     `confidence`: A two independent sources, or one vendor document that was read, or reproduced by cores x rate x
     clock; B one secondary source, or vendor sources that disagree; C derived.
@@ -168,7 +168,7 @@ class Accelerator:
         return self.memory_bytes - self.reserved_bytes
 
     def supports(self, dtype: Dtype) -> bool:
-        """Whether it computes in `dtype` natively."""
+        """True if it computes in `dtype` natively."""
         return dtype.unit in self.peaks
 
     def ridge(self, dtype: Dtype) -> Numeric:
@@ -197,7 +197,7 @@ class Host:
 
     @property
     def provenance(self) -> tuple[Provenance, ...]:
-        """Where each number comes from."""
+        """Origin of each number."""
         assumed = "option host_bandwidth" if self.given else "assumption: two channels of DDR5-5600; --host-bandwidth"
         return (
             Provenance("host.bandwidth", float(self.bandwidth), "B/s", assumed, "" if self.given else "C"),
@@ -241,17 +241,17 @@ class System:
 
     @property
     def title(self) -> str:
-        """What messages call it."""
+        """Title in messages."""
         return self.name or f"{self.accelerator.name} system"
 
     @property
     def over_pcie(self) -> bool:
-        """Whether PCI Express is all that joins the accelerators of a domain."""
+        """True if PCI Express is all that joins the accelerators of a domain."""
         return 0.0 < float(self.link_bandwidth) <= float(self.accelerator.pcie_bandwidth)
 
     @property
     def spans(self) -> bool:
-        """Whether tp may reach over the network cards: between named nodes, and machines of one accelerator."""
+        """True if tp may reach over the network cards: between named nodes, and machines of one accelerator."""
         return bool(self.nic_bandwidth) and (bool(self.name) or self.domain_size == 1)
 
     def transfer_time(self, kernel: Kernel) -> Numeric:
@@ -334,7 +334,7 @@ def capped(accelerator: Accelerator, cap_w: float) -> tuple[Accelerator, str]:
 
 
 def _slowed(accelerator: Accelerator, share: float, what: str, law: PowerLaw | None) -> Accelerator:
-    """Its arithmetic at a share of the clock, its board under another law of power."""
+    """Slow the arithmetic to a share of the clock, under another law of the board's power."""
     peaks = {dtype: peak * share for dtype, peak in accelerator.peaks.items()}
     fact = Provenance(what, share, "share", _SOURCE, "C")
     return replace(accelerator, peaks=peaks, power=law, provenance=(*accelerator.provenance, fact))

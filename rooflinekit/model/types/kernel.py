@@ -72,7 +72,7 @@ class GemmShape:
 
 @dataclass(frozen=True, slots=True)
 class SteplessGemmShape(GemmShape):
-    """The same where nobody measured at which rows an engine's next tile begins: between whole tiles time is even.
+    """Shape of a product where nobody measured the edges of tiles: between whole tiles time is even.
 
     >>> shape = SteplessGemmShape(65.0, 1.0, 1.0)
     >>> shape.tiled_rows, shape.padded_rows(64), SteplessGemmShape(1.0, 1.0, 1.0).padded_rows(64)
@@ -95,7 +95,7 @@ VECTOR_ROWS = 8
 
 @dataclass(frozen=True, slots=True)
 class VectorGemmShape(SteplessGemmShape):
-    """The same where few rows are multiplied one by one, as vectors.
+    """Shape of a product where few rows are multiplied one by one, as vectors.
 
     >>> VectorGemmShape(1.0, 1.0, 1.0).padded_rows(64), VectorGemmShape(9.0, 1.0, 1.0).padded_rows(64)
     (1.0, 64)
@@ -245,7 +245,7 @@ class Kernel:
 
     @property
     def cache_bytes(self) -> Numeric:
-        """Of that, keys and values read and written [B]."""
+        """Bytes of keys and values that are read and written [B]."""
         return self.kv_read_bytes + self.kv_write_bytes
 
     @property
@@ -255,11 +255,11 @@ class Kernel:
 
     @property
     def grows(self) -> bool:
-        """Whether the work of a decode step depends on the context here: in attention and nowhere else."""
+        """True if the work of a decode step depends on the context here: in attention and nowhere else."""
         return self.family in _GROWING
 
     def shaped(self, kind: type[S]) -> S:
-        """Its shape, which must be of this kind.
+        """Return its shape, which must be of this kind.
 
         Raises TypeError for a kernel of another family.
         """
@@ -268,12 +268,12 @@ class Kernel:
         return self.shape
 
     def tiled(self, kind: type[GemmShape]) -> Kernel:
-        """The same with another kind of tiles, of a matrix product: without their steps, or few rows as vectors."""
+        """The kernel with another kind of tiles, of a matrix product: without their steps, or few rows as vectors."""
         shape = self.shape
         return replace(self, shape=kind(shape.m, shape.n, shape.k)) if type(shape) is GemmShape else self
 
     def mapped(self, change: Callable[[Any], Any]) -> Kernel:
-        """The same with `change` applied to every number of its work and shape."""
+        """The kernel with `change` applied to every number of its work and shape."""
         work = {name: change(getattr(self, name)) for name in WORK}
         sizes = {entry.name: change(getattr(self.shape, entry.name)) for entry in fields(self.shape)}
         return replace(self, **work, shape=replace(self.shape, **sizes))

@@ -1,4 +1,4 @@
-"""Which cached tokens a full-attention layer reads and keeps, where an engine is told not to use them all."""
+"""Cached tokens that a full-attention layer reads and keeps, where an engine is told not to use them all."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class KVPolicy:
     page: int = 0
 
     def __str__(self) -> str:
-        """As `parse_kv_policy` reads it."""
+        """Text that `parse_kv_policy` reads."""
         if self.kind == "full":
             return "full"
         if self.kind == "sink":
@@ -51,7 +51,7 @@ class KVPolicy:
 
     @property
     def caveat(self) -> str | None:
-        """What the answer does not say: the effect on quality."""
+        """Caveat of the answer: the effect on quality."""
         if self.kind == "full":
             return None
         return f"kv_policy {self}: {_CAVEATS[self.kind]}; its effect on quality is not modelled"

@@ -1,4 +1,4 @@
-"""What a language model is made of: a tuple of layers, each a mixer and a feed-forward block.
+"""A language model as a tuple of layers, each a mixer and a feed-forward block.
 
 A newcomer reads this file as the list of everything the library understands. Sizes are element counts; nothing here
 knows about GPUs, batches or time. Layers are values: equal layers compare and hash equal, so a model with 80
@@ -456,7 +456,7 @@ class Model:
         return tuple(kind for kind, there in present.items() if there)
 
     def passes_by(self, layer: Layer) -> bool:
-        """Whether a prompt without an image passes a layer by: it attends to an image alone (Llama-3.2-Vision)."""
+        """True if a prompt without an image passes a layer by: it attends to an image alone (Llama-3.2-Vision)."""
         return self.encoder is None and isinstance(layer.mixer, CrossAttention) and not layer.mixer.length
 
     def beside(self, images: Images) -> Model:

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 def _both(first: object, second: object) -> bool:
-    """Whether both are plain numbers."""
+    """True if both are plain numbers."""
     return isinstance(first, (int, float)) and isinstance(second, (int, float))
 
 
@@ -84,7 +84,7 @@ def ceil_div(value: Numeric, divisor: Numeric) -> Numeric:
 
 
 def is_zero(value: Numeric) -> bool:
-    """Whether it is the number 0; of arrays and symbols nobody knows."""
+    """True if it is the number 0; of arrays and symbols nobody knows."""
     return isinstance(value, (int, float)) and not value
 
 
@@ -133,12 +133,12 @@ def largest(values: Numeric) -> Numeric:
 
 
 def every(condition: object) -> bool:
-    """Whether something holds for all scenarios."""
+    """True if something holds for all scenarios."""
     return condition if isinstance(condition, bool) else bool(cast("Array", condition).all())
 
 
 def fails(condition: object) -> bool:
-    """Whether something does not hold for some scenario; of a symbol without a value nobody knows, and it may.
+    """True if something does not hold for some scenario; of a symbol without a value nobody knows, and it may.
 
     >>> fails(True)
     False

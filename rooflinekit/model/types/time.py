@@ -52,7 +52,7 @@ class Time:
         )
 
     def at_bound(self) -> Time:
-        """The same at the datasheet's rates: all of it its bound."""
+        """The time at the datasheet's rates: all of it its bound."""
         return Time(self.bound, self.bound, self.bound, self.bound)
 
     def times(self, factor: Numeric, of_bound: Numeric) -> Time:
@@ -61,14 +61,14 @@ class Time:
         return Time(self.expected * factor, bound, maximum(self.low * factor, bound), self.high * factor)
 
     def widened(self, factor: float) -> Time:
-        """The same, its ends at least this factor from the time, but never below the bound."""
+        """Widen the interval: its ends at least this factor from the time, but never below the bound."""
         if factor == 1.0:
             return self
         low = maximum(minimum(self.low, self.expected / factor), self.bound)
         return Time(self.expected, self.bound, low, maximum(self.high, self.expected * factor))
 
     def moved(self, low: Numeric, high: Numeric) -> Time:
-        """The same, its low end divided by `low` and its high end multiplied by `high`, each on its side of the time.
+        """Divide the low end by `low` and multiply the high end by `high`, each on its side of the time.
 
         >>> Time(2.0, 0.5, 1.0, 3.0).moved(1.25, 0.5)
         Time(expected=2.0, bound=0.5, low=0.8, high=2.0)
@@ -88,12 +88,12 @@ class Time:
         return Time(self.expected + wait, self.bound, low, high)
 
     def named(self, symbol: str, meaning: str, source: str = "") -> Time:
-        """The same; while it is traced, its expected time is a line of explanations."""
+        """Name the time; while it is traced, its expected time is a line of explanations."""
         expected = named(self.expected, symbol, meaning, "s", source)
         return self if expected is self.expected else replace(self, expected=expected)
 
     def taken(self, places: NDArray[np.intp]) -> Time:
-        """Those of an array of times at some places; what does not vary stays."""
+        """Take some places of an array of times; what does not vary stays."""
         ends = (getattr(self, end) for end in ENDS)
         return Time(*(end if isinstance(end, (int, float)) else end[places] for end in ends))
 
@@ -117,20 +117,20 @@ class KernelTime(Time):
     overhead: Numeric
 
     def labelled(self) -> KernelTime:
-        """The same; while it is traced, what to expect is a line of explanations under the kernel's name."""
+        """Label the time; while it is traced, what to expect is a line of explanations under the kernel's name."""
         if not isinstance(self.expected, Symbol):
             return self
         title = f"{self.kernel.family}, {self.kernel.dtype.value}"
         return replace(self, expected=named(self.expected, self.kernel.name, title, "s"))
 
     def changed(self, change: Callable[[Numeric], Numeric], **parts: Any) -> KernelTime:
-        """The same with its time and interval changed, but not below the bound."""
+        """Change the time and interval, but not below the bound."""
         for end in ("expected", "low", "high"):
             parts[end] = maximum(change(getattr(self, end)), self.bound)
         return replace(self, **parts)
 
     def repeated(self, times: Numeric, kernel: Kernel) -> KernelTime:
-        """So many times over, as launches of `kernel`."""
+        """Repeat the time, as launches of `kernel`."""
         parts = (*ENDS, "compute", "memory", "network", "overhead")
         changes: dict[str, Any] = {part: times * getattr(self, part) for part in parts}
         return replace(self, kernel=kernel, **changes)

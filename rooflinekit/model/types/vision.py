@@ -19,7 +19,7 @@ _NARROW = 200  # preprocessors refuse longer strips
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """What comes with every prompt: so many images of this size in pixels."""
+    """Images of every prompt: their number and size in pixels."""
 
     count: int
     width: int
@@ -146,7 +146,7 @@ class Tiles:
         return kept, kept - sides[0] * sides[1]
 
     def _enlarged(self, grid: tuple[int, int], width: int, height: int) -> tuple[bool, float, int]:
-        """Whether it has to shrink the image, by how much it changes it, and its tiles."""
+        """True if it has to shrink the image, by how much it changes it, and its tiles."""
         scale = min(grid[0] * self.size / width, grid[1] * self.size / height)
         return scale < 1.0, max(scale, 1.0 / scale), grid[0] * grid[1]
 

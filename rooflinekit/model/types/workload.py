@@ -1,4 +1,4 @@
-"""What is asked of a deployment at one operating point."""
+"""Workload of a deployment at one operating point."""
 
 from __future__ import annotations
 

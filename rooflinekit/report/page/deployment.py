@@ -60,12 +60,12 @@ class Deployed:
 
     @property
     def answer(self) -> Estimate:
-        """What `estimate` says."""
+        """Answer of `estimate`."""
         return self.case.answer
 
     @property
     def named(self) -> str:
-        """What runs where, and what was asked of it."""
+        """Name of the deployment and its question."""
         return f"{headed(self.answer)}, {asked(self.answer)}"
 
     @property
@@ -82,7 +82,7 @@ class Deployed:
 
     @property
     def at(self) -> dict[str, Any]:
-        """What the sliders start with."""
+        """First values of the sliders."""
         load, work = self.asked.load, self.case.work
         names = ["batch", "isl", "osl", "cached"] if load is None else ["isl", "osl"]
         counts: dict[str, Any] = {name: int(getattr(work, name)) for name in names}
@@ -114,7 +114,7 @@ def lead(deployed: Deployed, pool: str = "", before: str = "", told_of: str = ""
 
 
 def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) -> tuple[dict[str, Any], str]:
-    """What JavaScript starts from, and the functions that it calls."""
+    """Data that JavaScript starts from, and the functions that it calls."""
     program, reference, load = offers.program, None, load_data(deployed.asked.load)
     running = deployed.asked.plan.deployment
     if against is not None:
@@ -195,11 +195,11 @@ LOOK = {
 
 ADVICE = {"metrics": ADVISED, "names": NAMES, "evidence": EVIDENCE, "least": LEAST, "shown": SHOWN, "played": PLAYED,
           "crowd": CAVEATS["batch"]}  # fmt: skip
-"""How advice is ranked, and its words."""
+"""Ranking of advice, and its words."""
 
 _CONTROLLED = (*DEGREES, "engine", "engine_version", "batch", "isl", "osl", "cached", "context", "rate", "concurrency",
                "weights", "kv")  # fmt: skip
-"""What controls say; the command line needs the rest of a scenario to answer the same."""
+"""Options that controls set; the command line needs the rest of a scenario to answer the same."""
 
 
 def accountant() -> str:
@@ -208,7 +208,7 @@ def accountant() -> str:
 
 
 def after(deployed: Deployed) -> str:
-    """What stands below the charts, for readers without JavaScript too: accuracy, and both steps as tables."""
+    """Part below the charts, for readers without JavaScript too: accuracy, and both steps as tables."""
     head, tables = ("kernel", "launches", "FLOP", "bytes", "time [µs]", "bound [µs]", "waits for"), ""
     for name, step in (("prefill", deployed.answer.prefill), ("decode", deployed.answer.decode)):
         rows = [(k.name, k.count, k.flops, k.bytes, k.time_us, k.bound_us, k.bound) for k in step.kernels]
@@ -240,7 +240,7 @@ def foot_notes(answer: Estimate) -> str:
 
 
 def accuracy_card(plan: Plan, of: str = "") -> str:
-    """What the fits behind these times got wrong on kernels that they had not seen."""
+    """Errors of the fits behind these times on kernels that they had not seen."""
     calibration = plan.calibration
     if calibration is None:
         return card(
@@ -308,7 +308,7 @@ def answer_sentence(answer: Estimate) -> str:
 
 
 def decode_sentence(answer: Estimate) -> str:
-    """The same of a replica that only decodes: no first token, and the throughput of its steps alone."""
+    """Sentence on a replica that only decodes: no first token, and the throughput of its steps alone."""
     return _speed(answer, answer.inputs["batch"] * answer.output_tok_s_per_user / answer.inputs["gpus"])
 
 
@@ -322,7 +322,7 @@ def _said(name: str, **values: Any) -> str:
 
 
 def facts(answer: Estimate) -> list[str]:
-    """What was asked, which level the numbers are, and the memory."""
+    """Question, level of the numbers, and memory."""
     inputs, memory = answer.inputs, answer.memory
     keys = ("isl", "osl", "weights", "activations", "kv")
     cached = _said("cached", **inputs) if inputs["cached"] else ""
@@ -339,7 +339,7 @@ def facts(answer: Estimate) -> list[str]:
 
 
 def filled_notes(answer: Estimate, batch: int, longest: int) -> list[str]:
-    """What the charts of kernels, bytes and memory are of under load: a static batch of so many sequences."""
+    """Notes under load on the static batch that the charts of kernels, bytes and memory show."""
     if answer.load is None:
         return []
     running = answer.inputs["batch"]

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Report:
-    """What was written."""
+    """Written page."""
 
     path: Path
     title: str
@@ -200,7 +200,7 @@ def _foot(version: str) -> str:
 
 
 def read_against(against: object) -> dict[str, Any] | None:
-    """What a second deployment changes: {"gpu": name} for a name alone; numbers where they are.
+    """Changes by a second deployment: {"gpu": name} for a name alone; numbers where they are.
 
     >>> read_against("b200-sxm"), read_against("tp=4,weights=fp8")
     ({'gpu': 'b200-sxm'}, {'tp': 4, 'weights': 'fp8'})

@@ -48,7 +48,7 @@ def _literal(value: float | list[float]) -> str:
 
 
 def unnamed(function: ast.FunctionDef) -> ast.FunctionDef:
-    """The same where a field that is read later, place by place, stands in place of a name for it.
+    """Replace a name for a field by the field itself where it is read later, place by place.
 
     Raises ValueError where what the name is made of changes between.
     """

@@ -1,4 +1,4 @@
-"""Which deployments the sliders of a page reach: combinations of models, accelerators, degrees and formats."""
+"""Deployments that the sliders of a page reach: combinations of models, accelerators, degrees and formats."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ OWN = "own"
 OTHER_GPUS = ("h100-sxm", "h200-sxm", "b200-sxm")
 OTHER_MODELS = ("llama-3.1-8b", "qwen3-30b-a3b")
 OTHER_ENGINES = ("vllm", "sglang", "trtllm")
-"""What is offered beside the deployment that was asked for.
+"""Engines on offer beside that of the deployment.
 
 These models are offered in their own formats alone; these engines with the model, the formats and the accelerator that
 were asked for, where they have a calibration of it.
@@ -57,7 +57,7 @@ _PROBE = (64.0, 32.0)  # context and prompt of the request that a deployment mus
 
 
 def split_of(deployment: Deployment) -> int | str:
-    """How a deployment cuts a model: tensor parallelism, or the degrees in words.
+    """Split of a deployment: tensor parallelism, or the degrees in words.
 
     >>> split_of(Deployment(tp=4)), split_of(Deployment(dp=8, ep=8))
     (4, 'ep8 dp8')
@@ -95,7 +95,7 @@ class Asked:
 
     @property
     def process(self) -> dict[str, str]:
-        """How the requests of each kind of load arrive, in words behind its number."""
+        """Arrivals of each kind of load, in words behind its number."""
         load = self.load or AskedLoad(Fixed(1), Fixed(1), rate=1.0)
         words = load.arrivals.split(", ", 2)
         means = f", {words[2]}" if len(words) > 2 else ""
@@ -103,12 +103,12 @@ class Asked:
 
     @property
     def draft(self) -> Speculation | None:
-        """How it drafts."""
+        """Draft of the deployment."""
         return self.predictor.draft.choice if isinstance(self.predictor, SpeculativePredictor) else None
 
     @property
     def split(self) -> int | str:
-        """How the model is cut."""
+        """Split of the model."""
         return split_of(self.plan.deployment)
 
     @property
@@ -118,7 +118,7 @@ class Asked:
 
     @property
     def key(self) -> dict[str, Any]:
-        """What the sliders start with."""
+        """First values of the sliders."""
         plan, formats = self.plan, {name: self.scenario.get(name) for name in ("weights", "kv")}
         told = {name: OWN if text is None else parse_dtype(text).value for name, text in formats.items()}
         gpu, engine = plan.system.accelerator.name, plan.deployment.engine
@@ -210,7 +210,7 @@ def read_engines(engines: Iterable[str] | None) -> list[str]:
 
 
 def _beside(asked: Asked, combination: Mapping[str, Any]) -> bool:
-    """Whether another engine is offered unasked: it has a calibration there, and all but the split is as asked for."""
+    """True if another engine is offered unasked: it has a calibration there, and all but the split is as asked for."""
     same = all(combination[name] == asked.key[name] for name in ("model", "gpu", *_FORMATS))
     return same and f"{combination['gpu']}--{combination['engine']}" in calibration_names()
 
@@ -253,7 +253,7 @@ def _offer(
 def _moves(
     asked: Asked, names: tuple[str, str], plan: Plan, caches: Collection[str]
 ) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """What advice tries on a deployment, in the words of the page's choices; `caches`: formats of the cache there."""
+    """Moves of advice on a deployment, in the words of the page's choices; `caches`: formats of the cache there."""
     setting = Setting(*names, plan.deployment, None, Question(asked.work), asked.draft)
     for made, settings in changes_of(setting, plan):
         if settings:

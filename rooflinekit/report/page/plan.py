@@ -40,7 +40,7 @@ class Chosen:
 
     @property
     def heading(self) -> str:
-        """What the part of the page below is of."""
+        """Heading of the part of the page below."""
         return "One decode replica at its batch" if self.pool else "One replica at its load"
 
 
@@ -69,7 +69,7 @@ def chosen_replica(plan: Mapping[str, Any]) -> Chosen:
 
 
 def _load(traffic: Mapping[str, Any], fleet: Mapping[str, Any]) -> dict[str, float]:
-    """What one working replica sees of the traffic, in the words of `estimate`."""
+    """Load of one working replica, in the words of `estimate`."""
     spreads = {key: traffic[key] for key in ("isl_cv", "osl_cv") if traffic.get(key)}
     if traffic.get("rate") is None:
         return {"concurrency": max(round(fleet["load"]), 1), **spreads}
@@ -77,7 +77,7 @@ def _load(traffic: Mapping[str, Any], fleet: Mapping[str, Any]) -> dict[str, flo
 
 
 def plan_prices(plan: Mapping[str, Any]) -> dict[str, HourlyPrice]:
-    """What an hour of each accelerator costs in the plan, by name."""
+    """Price of an hour of each accelerator in the plan, by name."""
     return {gpu: HourlyPrice(**price) for gpu, price in plan.get("prices", {}).items() if price}
 
 
@@ -137,7 +137,7 @@ def _least(probability: Mapping[str, float | None]) -> str | None:
 
 
 def plan_data(plan: Mapping[str, Any]) -> dict[str, Any]:
-    """What the charts show."""
+    """Data of the charts."""
     best = plan["candidates"][0]
     spreads = [(title, best["predicted"][metric], False) for metric, title in _METRICS if best["predicted"].get(metric)]
     points = [{"title": _deployment(point["scenario"]), "gpu": point["scenario"]["gpu"],
@@ -166,7 +166,7 @@ def _candidate(row: Mapping[str, Any], place: int) -> dict[str, Any]:
 
 
 def _fleets(candidate: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Its fleets, the one that decodes last."""
+    """Fleets of a plan, the one that decodes last."""
     if "fleet" in candidate:
         return list(candidate["fleet"])
     if "scenario" in candidate:
@@ -193,7 +193,7 @@ def _one_load(traffic: dict[str, Any]) -> dict[str, Any]:
 
 
 def _checks() -> TypeAdapter[Any]:
-    """What a plan consists of."""
+    """Type of a plan in JSON."""
     size, positive = Annotated[FiniteFloat, Field(ge=0)], Annotated[FiniteFloat, Field(gt=0)]
     count, natural = Annotated[int, Field(gt=0)], Annotated[int, Field(ge=0)]
     spreads = dict.fromkeys(("isl_cv", "osl_cv", "arrival_cv"), NotRequired[size])
@@ -258,7 +258,7 @@ def read_plan(plan: object) -> dict[str, Any]:
 
 
 def _first(error: ValidationError) -> str:
-    """Where it first differs, and what is wanted there."""
+    """Place of the first difference, and the expected value there."""
     told = error.errors(include_url=False)[0]
     where = ".".join(str(part) for part in told["loc"] if part not in get_args(_Kind))
     if told["type"].startswith("union_tag"):

@@ -1,4 +1,4 @@
-"""What a page needs to play loads on a deployment: its step times in parts, its rules, and the requests that are drawn.
+"""Data for playing loads on a page: its step times in parts, its rules, and the requests that are drawn.
 
 The parts are those of `rooflinekit.load.table`; the page fills its tables with them as the loop reads.
 """
@@ -53,7 +53,7 @@ class Split:
 
     @classmethod
     def of(cls, plan: Plan, width: int = 1, halves: bool = False) -> Split:
-        """As a step table has them."""
+        """Read the split of a step table."""
         parts = (_Halves if halves else _Parts)(plan, width, [])
         phased, sampling = parts.by_phase.operations, parts.by_rows.operations
         rest = {op: n for op, n in parts.calm.operations.items() if op not in phased and op not in sampling}
@@ -180,7 +180,7 @@ def decode_step(plan: Plan, count: Any, context: Any) -> StepTime:
 
 
 def draft_work(own: SpeculativePredictor, count: Any, isl: Any, osl: Any) -> list[Any]:
-    """What drafting adds to a step of so many sequences, and its bound [s]."""
+    """Time of drafting in a step of so many sequences, and its bound [s]."""
     rounds = own.draft.batches(own._local(Workload(count, isl, osl)), isl + osl / 2.0)
     steps = [(times, plan.time(batch)) for plan, batch, times in rounds]
     return [sum((times * getattr(step, end) for times, step in steps), 0.0) for end in ("expected", "bound")]
@@ -246,7 +246,7 @@ def _scene(predictor: Predictor, splits: Sequence[Split]) -> dict[str, Any]:
 
 
 def _known(own: OwnLoads, metric: str) -> dict[str, Any] | None:
-    """What measured loads of the deployment say of its others; None where there are none."""
+    """Laws of measured loads of the deployment; None where there are none."""
     loads, inverse, weights = own.solved[metric]
     if not loads:
         return None
@@ -256,7 +256,7 @@ def _known(own: OwnLoads, metric: str) -> dict[str, Any] | None:
 
 
 def load_data(asked: AskedLoad | None) -> dict[str, Any]:
-    """How requests come and how long they are, with what was drawn; None as of a page on a static batch.
+    """Arrivals and lengths of requests, with what was drawn; None as of a page on a static batch.
 
     What the latter draws stands in a file: such a page does not wait for NumPy.
     """
@@ -284,7 +284,7 @@ def _gaps(asked: AskedLoad) -> dict[str, Any]:
 
 
 def _law(law: Length, asked: AskedLoad, stream: int) -> dict[str, Any] | None:
-    """What was drawn of a law of lengths; None where all are equal."""
+    """Draws of a law of lengths; None where all are equal."""
     import numpy as np  # noqa: PLC0415 - as above
 
     text = law.text if isinstance(law, Longer) else law

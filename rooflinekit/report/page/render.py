@@ -24,7 +24,7 @@ _SCRIPTS = ("vendor/echarts.min.js", "draw.js", "answers.js", "tables.js", "play
 
 @dataclass(frozen=True)
 class Page:
-    """What a page says: finished markup of its sections, and the data that its charts are drawn from."""
+    """Content of a page: finished markup of its sections, and the data that its charts are drawn from."""
 
     title: str
     lead: str

@@ -18,7 +18,7 @@ from rooflinekit.report.page.render import card, paragraphs
 from rooflinekit.specs.files import read_yaml
 
 MOST_BYTES = 1_700_000
-"""What rows may take of a page."""
+"""Largest size of the rows of a page."""
 
 _MOST_ROWS = 40_000  # of more, a browser takes too long to draw
 _MOST_CELLS = 200_000  # up to which columns beyond the usual are kept
@@ -111,7 +111,7 @@ def _column(column: pd.Series[Any]) -> dict[str, Any]:
 
 
 def rows_lead(data: dict[str, Any], name: str) -> str:
-    """How many rows there are, and how many of them can stand on no front."""
+    """Sentence on the number of rows, and how many of them can stand on no front."""
     count = f"{data['total']:,} {'row' if data['total'] == 1 else 'rows'} of {name}"
     words = {word: f"{data['reasons'][word]:,} {said}" for word, said in _REASONS.items() if word in data["reasons"]}
     lost = [f"{data['unanswered']:,} without an answer"] if data["unanswered"] else []
@@ -119,7 +119,7 @@ def rows_lead(data: dict[str, Any], name: str) -> str:
 
 
 def rows_card(data: dict[str, Any]) -> str:
-    """What is shown, controls and the chart."""
+    """Card with controls and the chart."""
     told = "Choose both axes and the colours"
     if data["rows"] < data["total"] - data["unanswered"]:
         told += f"; {data['rows']:,} rows are here, the rest is left out evenly, the front of tokens/s is whole"

@@ -63,7 +63,7 @@ def _words(outcome: Outcome) -> str:
 
 
 def timeline(outcome: Outcome, theme: Theme) -> Picture:
-    """Who waits, who decodes and how full the cache is, at the ends of steps."""
+    """Waiting and decoding requests and the use of the cache, at the ends of steps."""
     frame = headed("The run over time", outcome, theme)
     figure, panels = frame.panels(7.2, 4.2, 3, ncols=1)
     rows = pd.DataFrame(outcome.timeline, columns=["time_s", "replica", "queue", "batch", "prompts", "kv_use"])
@@ -120,7 +120,7 @@ def elasticities(levers: Levers, theme: Theme) -> Picture:
 
 
 def moves(levers: Levers, theme: Theme) -> Picture:
-    """What each possible move makes of the metric that ranks them, as a factor, the best on top.
+    """Factor of each possible move on the metric that ranks them, the best on top.
 
     Those on weaker evidence than the present stand below the others, hollow.
     """
@@ -152,7 +152,7 @@ def moves(levers: Levers, theme: Theme) -> Picture:
 
 
 def _percent(change: float) -> str:
-    """As text, without a sign before zero.
+    """Percent as text, without a sign before zero.
 
     >>> _percent(-0.256), _percent(-0.001)
     ('-26 %', '0 %')

@@ -122,7 +122,7 @@ def _turned(axes: Axes, label: Label, angle: float) -> Annotation:
 
 
 def _covers(axes: Axes, label: Label, angle: float) -> bool:
-    """Whether words along a line would cover a mark: looked at in a frame that is turned as they are."""
+    """True if words along a line would cover a mark: looked at in a frame that is turned as they are."""
     note = _turned(axes, label, 0.0)
     box = note.get_window_extent(FigureCanvasAgg(_figure(axes)).get_renderer()).padded(4.0)
     note.remove()
@@ -133,7 +133,7 @@ def _covers(axes: Axes, label: Label, angle: float) -> bool:
 
 
 def _marks(axes: Axes) -> Iterator[Bbox]:
-    """What points cover [pixels]; their sizes are squares of their widths [points]."""
+    """Boxes that points cover [pixels]; their sizes are squares of their widths [points]."""
     scale = _figure(axes).dpi / 72.0
     for points in (each for each in axes.collections if isinstance(each, PathCollection)):
         places = axes.transData.transform(np.asarray(points.get_offsets(), float))

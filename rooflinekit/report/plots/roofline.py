@@ -60,7 +60,7 @@ class Roofs:
         return cls(peaks, memory, cache, known.get("links.bandwidth"))
 
     def peak(self, dtype: str) -> float:
-        """Of the units that compute in a format [FLOP/s]."""
+        """Peak of the units that compute in a format [FLOP/s]."""
         return self.peaks[parse_dtype(dtype).unit.value]
 
 
@@ -163,7 +163,7 @@ def _whole_steps(axes: Axes, estimate: Estimate, theme: Theme) -> list[Label]:
 
 
 def _sent(axes: Axes) -> bool:
-    """Whether a step stands over the bytes that it sends."""
+    """True if a step stands over the bytes that it sends."""
     return any(str(line.get_gid()).endswith("-sent") for line in axes.lines)
 
 

@@ -158,7 +158,7 @@ def _stack(axes: Axes, parts: dict[str, float], across: float, theme: Theme) -> 
 
 
 def memory(estimate: Estimate, theme: Theme) -> Picture:
-    """What fills one accelerator, what is left for more sequences, and where it ends."""
+    """Parts of one accelerator's memory, room for more sequences, and the capacity."""
     frame = headed("Memory of one GPU", estimate, theme)
     figure, (axes,) = frame.panels(7.2, 2.7)
     m = estimate.memory

@@ -1,4 +1,4 @@
-"""What all pictures share: one look, the words around a drawing, and how it is written."""
+"""Common style of all pictures: one look, the words around a drawing, and how it is written."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def styled(theme: Theme) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Frame:
-    """What stands around a drawing: its title, what it is of, where its numbers come from."""
+    """Frame of a drawing: its title, what it is of, where its numbers come from."""
 
     title: str
     subject: str
@@ -258,7 +258,7 @@ class Picture:
     theme: Theme
 
     def svg(self) -> str:
-        """As SVG with title and description; the same picture is the same text."""
+        """Return SVG with title and description; the same picture is the same text."""
         text = io.StringIO()
         with styled(self.theme), mpl.rc_context({"svg.hashsalt": self.name}):
             FigureCanvasSVG(self.figure).print_svg(text, metadata=dict.fromkeys(_SILENT))
@@ -268,7 +268,7 @@ class Picture:
         return f'{head}<svg role="img" {tag}>\n {words}{inside}'
 
     def png(self) -> bytes:
-        """As PNG, 200 dots an inch."""
+        """Return PNG, 200 dots an inch."""
         data = io.BytesIO()
         with styled(self.theme):
             canvas = FigureCanvasAgg(self.figure)

@@ -69,7 +69,7 @@ class Curve:
     bound: Cell
 
     def at(self, label: str, rate: Cell) -> dict[str, Cell]:
-        """What users meet at a rate of one replica, by the names of `Rung`; n/a where nothing was played.
+        """Latencies at a rate of one replica, by the names of `Rung`; n/a where nothing was played.
 
         likely: the probability that both objectives hold.
         """

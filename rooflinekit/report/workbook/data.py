@@ -39,7 +39,7 @@ LOADED = {
     "rungs": "rows on Loads", "together": "replicas behind whose router arrivals are as even", "played": "played with",
     "unplayed": "why no load was played",
 }  # fmt: skip
-"""What sheet Deployments says of the loads of each."""
+"""Columns of sheet Deployments on the loads of each."""
 
 
 def _filled(sheet: Sheet, columns: Sequence[str], rows: Sequence[Sequence[float | str]], style: str = "two") -> None:
@@ -52,7 +52,7 @@ def _filled(sheet: Sheet, columns: Sequence[str], rows: Sequence[Sequence[float 
 
 
 def write_models(book: Book, offers: Offers) -> None:
-    """What the drop-down of models offers."""
+    """Write the drop-down of models."""
     sheet = book.sheet("Models", "Models", "Drop-down of Inputs; the longest context that the model was made for.")
     sheet.widths(32, 20)
     rows = [(str(name), float(offers.contexts.get(str(name)) or 0)) for name in offers.lists["model"]]
@@ -65,7 +65,7 @@ _YOURS = 3  # the column of your prices; quotes are in the next
 
 
 def write_gpus(book: Book, offers: Offers) -> None:
-    """What the drop-down of accelerators offers, with prices and where they are from."""
+    """Write the drop-down of accelerators, with prices and where they are from."""
     note = "Datasheet numbers as shipped with rooflinekit; prices are dated quotes, and yours come first."
     sheet = book.sheet("GPUs", "Accelerators", note)
     sheet.widths(22, 15, 15, 15, 15, 15, 70)
@@ -188,7 +188,7 @@ _PARAMETERS = 3 + len(LOADED)  # column of the first parameter of sheet Deployme
 
 
 def _loaded(offers: Offers) -> dict[str, dict[str, float | str]]:
-    """What was played of each combination, by its key."""
+    """Played loads of each combination, by its key."""
     found, row = dict[str, dict[str, float | str]](), 1
     for entry in offers.entries:
         ladder = offers.ladder(entry)

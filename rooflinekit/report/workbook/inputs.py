@@ -33,7 +33,7 @@ class Inputs:
 
     @property
     def wrong(self) -> Cell:
-        """What of the static batch makes no sense, in words; else empty."""
+        """Cell with mistakes of the static batch, in words; else empty."""
         return self.cells["wrong"]
 
     @property
@@ -77,7 +77,7 @@ PLAYED = ("isl", "osl", "cached", "burstiness", "isl_cv", "osl_cv")
 
 
 def _checks(lines: Lines, cells: Mapping[str, Cell], offers: Offers, planned: Planned) -> dict[str, Cell]:
-    """What is wrong with the cells, and for which of them loads were played."""
+    """Cells with mistakes of the inputs, and for which of them loads were played."""
     lines.section("Checks")
     told = when(composed("<", cells["cached"], cells["isl"]), "", "a prompt has more tokens than are cached of it")
     for name, label in {"osl": "output length", "isl": "input length", "batch": "batch"}.items():
@@ -136,7 +136,7 @@ def _given(value: float | str | None) -> float | str | None:
 
 
 def read_words() -> dict[str, Any]:
-    """What the sheets Inputs and Notes say."""
+    """Texts of the sheets Inputs and Notes."""
     return read_yaml(Path(__file__).with_name("words.yaml"))
 
 

@@ -34,7 +34,7 @@ _SETTINGS = ("token_budget", "max_num_seqs")
 
 
 class Rung(NamedTuple):
-    """What users meet at a rate of one replica [1/s]; times [ms], and mean power of a board at the plug [W].
+    """Latencies at a rate of one replica [1/s]; times [ms], and mean power of a board at the plug [W].
 
     sure: P95 at the confidence that the fleet is sized for, where steps take `pace` times as long as expected.
     running: sequences at once; queue: wait before the first step; watts: 0 where nobody knows it.
@@ -76,7 +76,7 @@ class Ladder:
 
     @property
     def settings(self) -> str:
-        """What `plan` has chosen of the engine, in words."""
+        """Settings of the engine that `plan` chose, in words."""
         chosen = [f"{key} {self.scenario[key]}" for key in _SETTINGS if key in self.scenario]
         return ", ".join([*(chosen or ["the engine's own settings"]), f"one of {self.together} replicas or more"])
 
@@ -111,7 +111,7 @@ class Piece(NamedTuple):
 
     @property
     def question(self) -> PlanQuestion:
-        """What `plan` is asked of this deployment alone."""
+        """Question to `plan` for this deployment alone."""
         budgets, limits = ((self.scenario[key],) if key in self.scenario else () for key in _SETTINGS)
         space = Space((self.gpu,), token_budgets=budgets, max_num_seqs=limits)
         return PlanQuestion(

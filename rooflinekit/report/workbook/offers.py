@@ -1,4 +1,4 @@
-"""What the drop-downs of a workbook offer: deployments by model, accelerator, degrees and formats, traced as one."""
+"""Offers of a workbook's drop-downs: deployments by model, accelerator, degrees and formats, traced as one."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ DEGREES = {
 
 @dataclass(frozen=True)
 class Choices:
-    """What to offer: names of models and accelerators, degrees, formats (`own`: the checkpoint's).
+    """Choices on offer: names of models and accelerators, degrees, formats (`own`: the checkpoint's).
 
     scenario: what all deployments have in common, by the keywords of `estimate` (kv_policy, skew, draft ...).
     """
@@ -162,11 +162,11 @@ class Planned:
         return (own if self.rate is None else self.rate) * self.peak
 
     def seen(self, found: Resolved) -> Planned:
-        """The same with the tokens of images in its prompts."""
+        """The planned traffic with the tokens of images in its prompts."""
         return replace(self, isl=self.isl + found.plan.image_tokens)
 
     def load(self, found: Resolved) -> AskedLoad:
-        """What arrives at a deployment, to be played at its rates."""
+        """Load of a deployment, to be played at its rates."""
         lengths = {key: getattr(self, key) for key in ("isl", "osl", "burstiness")}
         varied = {key: value for key in ("isl_cv", "osl_cv") if (value := getattr(self, key))}
         load = read_load(lengths | varied | {"rate": 1.0}, found.plan.image_tokens)
@@ -200,7 +200,7 @@ class Offer:
 
 @dataclass(frozen=True)
 class Rival:
-    """How an accelerator starts in the comparison: on the split that serves the peak with the fewest."""
+    """Start of an accelerator in the comparison: on the split that serves the peak with the fewest."""
 
     gpu: Accelerator
     tp: int
@@ -229,7 +229,7 @@ class Offers:
     ladders: Mapping[str, Ladder] = field(default_factory=dict)
 
     def played(self, planned: Planned, workers: int = 1) -> Offers:
-        """The same with all loads played, each accelerator on the split that serves the peak on the fewest.
+        """The offers with all loads played, each accelerator on the split that serves the peak on the fewest.
 
         Raises WorkloadError where more of a prompt is cached than there is.
         """
@@ -249,7 +249,7 @@ class Offers:
         return replace(rival, tp=best[1])
 
     def ladder(self, entry: Offer) -> Ladder:
-        """What was played of a combination; nothing of one that cannot be run."""
+        """Played loads of a combination; nothing of one that cannot be run."""
         return self.ladders.get(entry.key, Ladder())
 
     @property
@@ -259,7 +259,7 @@ class Offers:
 
     @property
     def run(self) -> list[Offer]:
-        """Those that can be run: the parameters of the graph have a value for each."""
+        """Offers that can be run: the parameters of the graph have a value for each."""
         return [entry for entry in self.entries if entry.traced is not None]
 
 

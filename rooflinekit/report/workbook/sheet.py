@@ -83,7 +83,7 @@ class Sheet:
 
     @property
     def prefix(self) -> str:
-        """What stands before the cells of this sheet on others."""
+        """Prefix of this sheet's cells on other sheets."""
         return f"'{self.name}'!" if " " in self.name else f"{self.name}!"
 
 
@@ -146,17 +146,17 @@ class Lines:
 
 
 def known(value: Cell) -> Cell:
-    """Whether it is a number."""
+    """True if it is a number."""
     return function("ISNUMBER({0})", not isinstance(value.value, str), value)
 
 
 def at_least_one(value: Cell) -> Cell:
-    """Whether it is a number of 1 or more; what is blank is none."""
+    """True if it is a number of 1 or more; what is blank is none."""
     return known(value) & (value >= 1.0)
 
 
 def every(conditions: Sequence[Cell]) -> Cell:
-    """Whether all of them hold."""
+    """True if all of them hold."""
     return reduce(lambda before, one: before & one, conditions)
 
 

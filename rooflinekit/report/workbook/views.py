@@ -64,7 +64,7 @@ def draw(book: Book, kind: str, area: Area, title: tuple[str, str, str], place: 
 
 
 def _look(kind: str, number: int, head: str) -> dict[str, Any]:
-    """Of a sweep, bounds and capacities are red, and ends of intervals pale."""
+    """Look of a sweep's columns: bounds and capacities are red, and ends of intervals pale."""
     if kind == "bars":
         return {"fill": {"color": _BLUE}, "gap": 60, "data_labels": {"value": True}}
     if kind == "lines":
@@ -107,7 +107,7 @@ def status_of(calculation: Calculation, fits: Cell, valid: Cell) -> Cell:
 
 
 def told(status: Cell) -> Cell:
-    """Whether there are times beside a status."""
+    """True if there are times beside a status."""
     return status.equals("FITS") | status.equals("OOM")
 
 

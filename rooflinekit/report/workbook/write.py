@@ -37,7 +37,7 @@ _YEARS = 6
 
 @dataclass(frozen=True)
 class Served:
-    """What the money is spent on: whether anything runs, accelerators, requests a second; power of one [W]."""
+    """Served load behind the costs: whether anything runs, accelerators, requests a second, power of one [W]."""
 
     runs: Cell
     gpus: Cell
@@ -47,7 +47,7 @@ class Served:
 
 @dataclass(frozen=True)
 class Fleet:
-    """What sizes a fleet: requests at the peak, the curve of one replica, its accelerators.
+    """Basis of a fleet's size: requests at the peak, the curve of one replica, its accelerators.
 
     made: requests at the peak for which it was played; runs: whether a replica keeps the objectives at some load.
     """
@@ -60,7 +60,7 @@ class Fleet:
 
     @classmethod
     def of(cls, inputs: Inputs, curve: Curve, gpus: Cell, made: float) -> Fleet:
-        """Of replicas with this curve."""
+        """Fleet of replicas with this curve."""
         peak = inputs.rate * inputs["peak"]
         return cls(peak, curve, gpus, made, when(curve.runs, curve.capacity > 0.0, literal(False)))
 
@@ -129,7 +129,7 @@ def write_fleet(
 
 
 def _at_peak(lines: Lines, inputs: Inputs, met: Mapping[str, Cell]) -> None:
-    """What users meet."""
+    """Write the latencies at the peak."""
     lines.section("Latency at the peak")
     for name in ("ttft", "tpot"):
         lines.add(f"load_{name}_ms", f"{name.upper()} under load, mean", met[name], "ms")
@@ -145,7 +145,7 @@ def _at_peak(lines: Lines, inputs: Inputs, met: Mapping[str, Cell]) -> None:
 
 
 def _by_headroom(lines: Lines, inputs: Inputs, fleet: Fleet, headrooms: Sequence[float]) -> None:
-    """The same for other headrooms."""
+    """Write the fleet for other headrooms."""
     book, sheet, row = lines.book, lines.sheet, lines.row
     sheet.band(row, "The same with other headrooms", 8)
     heads = ("headroom", "replicas", "GPUs", "utilisation", "requests [1/s]", "TTFT [ms]", "TPOT [ms]", "objectives")
@@ -172,7 +172,7 @@ def _by_headroom(lines: Lines, inputs: Inputs, fleet: Fleet, headrooms: Sequence
 
 
 def write_tco(book: Book, inputs: Inputs, offers: Offers, served: Served) -> None:
-    """What the fleet costs, rented and owned."""
+    """Write the cost of the fleet, rented and owned."""
     told = "The fleet of sheet Fleet, all year round. Engineers, network transit and software are left out."
     sheet = book.sheet("TCO", "Total cost of ownership", told)
     sheet.widths(34, 18, 14, 60)
@@ -224,7 +224,7 @@ def _unit_costs(lines: Lines, inputs: Inputs, costs: tuple[Cell, Cell], rate: Ce
 
 
 def _by_year(book: Book, sheet: Sheet, row: int, inputs: Inputs, costs: Sequence[Cell]) -> None:
-    """What has been spent after each year."""
+    """Write the spending after each year."""
     rented, energy, capital = costs
     sheet.band(row, "Spent after so many years [USD]; owned GPUs are bought again after their years of use")
     sheet.heads(row + 1, ("year", RENTED, OWNED), ())
@@ -378,7 +378,7 @@ _COLOURS = {"Inputs": "#FFC000", **dict.fromkeys(_READ[1:9], "#1F3864"), "Notes"
 
 @dataclass(frozen=True)
 class Built:
-    """What was written: combinations that can be run, and those that cannot with the reason."""
+    """Written workbook: combinations that can be run, and those that cannot with the reason."""
 
     offered: int
     refused: tuple[tuple[str, str], ...]

@@ -1,4 +1,4 @@
-"""Which calibration stands in for an accelerator or engine without one; the rule is data, beside the calibrations."""
+"""Choice of the calibration that stands in where there is none; the rule is data, beside the calibrations."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _linked_alike(calibration: Calibration, accelerator: Accelerator, engine: st
 
 
 def widening(reach: str) -> dict[str, float]:
-    """How much wider an interval is than at home, a factor by family, after a transfer of this reach."""
+    """Factor on an interval by family, after a transfer of this reach."""
     return {key: float(each) for key, each in transfer_rule()["widening"][reach].items()}
 
 
@@ -127,25 +127,25 @@ def serving_engine(name: str) -> str:
 
 
 def reach_of(calibration: Calibration, accelerator: Accelerator, engine: str) -> str:
-    """What a calibration reaches across to serve here: one of `REACH`."""
+    """Reach of a calibration that serves here: one of `REACH`."""
     name = f"{calibration.accelerator}--{calibration.engine.split()[0]}"
     return next((reach for donor, reach in donors(accelerator, engine) if donor == name), "generic")
 
 
 def _is_shipped(accelerator: Accelerator) -> bool:
-    """Whether it is the library's own, and not a file of the user's that happens to share a name."""
+    """True if it is the library's own, and not a file of the user's that happens to share a name."""
     return Path(accelerator.origin).parent == spec_dir("accelerator")
 
 
 def _alike(accelerator: Accelerator, name: str) -> bool:
-    """Whether the peaks in 16 bit are alike: one chip with another memory, link or power."""
+    """True if the peaks in 16 bit are alike: one chip with another memory, link or power."""
     peaks = [max((each.peak(dtype) for dtype in (Dtype.BF16, Dtype.FP16) if each.supports(dtype)), default=0.0)
              for each in (accelerator, load_accelerator(name).value)]  # fmt: skip
     return min(peaks) > (1.0 - _ALIKE) * max(peaks)
 
 
 def _stacked(accelerator: Accelerator, name: str) -> bool:
-    """Whether both have stacked memory on the package (HBM), or neither has."""
+    """True if both have stacked memory on the package (HBM), or neither has."""
     return _has_hbm(accelerator) == _has_hbm(load_accelerator(name).value)
 
 
@@ -154,7 +154,7 @@ def _has_hbm(accelerator: Accelerator) -> bool:
 
 
 def _kin(accelerator: Accelerator, name: str) -> bool:
-    """Whether a chip of an architecture's name has its kind of memory and of matrix units too.
+    """True if a chip of an architecture's name has its kind of memory and of matrix units too.
 
     RTX PRO 6000 (GDDR7, compute capability 12.0) is called Blackwell as B200 is (HBM3e, 10.0): its prefill attention
     was 51 % off by a B200's fit. GB300 was 6 to 9 % off by a B300's.
@@ -164,7 +164,7 @@ def _kin(accelerator: Accelerator, name: str) -> bool:
 
 
 def _same_maker(accelerator: Accelerator, name: str) -> bool:
-    """Whether libraries of one maker run on both."""
+    """True if libraries of one maker run on both."""
     return accelerator.vendor == load_accelerator(name).value.vendor
 
 

@@ -1,4 +1,4 @@
-"""What the times of a deployment rest on: measured kernels, fits from elsewhere, or datasheets alone."""
+"""Evidence of a deployment's times: measured kernels, fits from elsewhere, or datasheets alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PASSES = ("elementwise", "embedding", "sampling", "kv_append")  # small, and in
 
 @once
 def evidence(plan: Plan) -> str:
-    """What the times of a plan rest on, one of `EVIDENCE`.
+    """Evidence of a plan's times, one of `EVIDENCE`.
 
     `measured`: kernels of nine tenths of the time were measured on this accelerator, with this engine and in their
     number formats; `stand-in`: fits of another accelerator, engine or format stand in, or feed-forward blocks are on
@@ -46,6 +46,6 @@ def _share(plan: Plan, calibration: Calibration, batch: Batch) -> float:
 
 
 def measured_here(calibration: Calibration, kernel: Kernel) -> bool:
-    """Whether the kernel's fit rests on measurements of its own accelerator, engine and format."""
+    """True if the kernel's fit rests on measurements of its own accelerator, engine and format."""
     fit = calibration.fit(kernel)
     return fit.rows > 0 and not fit.source.startswith(BORROWED) and calibration.measured(kernel)

@@ -1,4 +1,4 @@
-"""How fast the last cache is: the rate of a roofline that no datasheet gives, and that measured kernels may tell."""
+"""Rate of the last cache: the rate of a roofline that no datasheet gives, and that measured kernels may tell."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class LastCache:
     source: str
 
     def entry(self) -> Provenance:
-        """As answers carry it."""
+        """Entry as answers carry it."""
         return Provenance(f"{_QUANTITY}{self.fitted_to}", self.rate, "B/s", self.source)
 
     @classmethod
@@ -75,7 +75,7 @@ def _ratio(fit: FamilyFit) -> float:
 
 
 def _tells(fit: FamilyFit) -> bool:
-    """Whether measurements on this accelerator pinned the ratio, away from the limits that the fit was given."""
+    """True if measurements on this accelerator pinned the ratio, away from the limits that the fit was given."""
     bounds = parameters(fit.form).get(_RATIO)
     if bounds is None or _RATIO in fit.frozen or fit.source.startswith(BORROWED):
         return False

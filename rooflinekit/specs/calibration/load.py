@@ -118,12 +118,12 @@ class _Borrowed(Layout):
 
 
 def transfer_rule() -> dict[str, Any]:
-    """What calibrations/transfer.yaml says about stand-ins."""
+    """Rule about stand-ins in calibrations/transfer.yaml."""
     return kept(read_yaml, spec_dir("accelerator") / "calibrations" / "transfer.yaml")
 
 
 def kernel_entry(engine: str, chip: str, key: str) -> Mapping[str, Any] | None:
-    """What calibrations/kernels.yaml says of a fit: the entry with the longest beginning of its key, this chip's first.
+    """Entry of a fit in calibrations/kernels.yaml: the entry with the longest beginning of its key, this chip's first.
 
     >>> kernel_entry("vllm", "h200-sxm", "moe/bf16")["kernel"]
     'TritonExperts'

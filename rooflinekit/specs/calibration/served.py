@@ -58,7 +58,7 @@ class _Served(Layout):
 
 @dataclass(frozen=True)
 class ServingHeading:
-    """What a `serving` section is about.
+    """Heading of a `serving` section.
 
     base: name and hash of the calibration that it was fitted on; earlier: hashes of the files which that one had seen.
     """

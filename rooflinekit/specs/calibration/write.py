@@ -14,7 +14,7 @@ from rooflinekit.version import __version__
 
 @dataclass(frozen=True)
 class Heading:
-    """What a calibration file is about.
+    """Heading of a calibration file.
 
     defaults: family -> key of the fit for formats without one. power: factors of the law of power, and their evidence.
     """

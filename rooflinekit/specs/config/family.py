@@ -1,4 +1,4 @@
-"""What distinguishes one model class from another: a row of classes.yaml; and one config while it is being read."""
+"""Model classes: a row of classes.yaml; and one config while it is being read."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class Reading:
         return blocks
 
     def value(self, stated: Any) -> Any:
-        """What a column of the class comes to: itself, or what the config chooses; sizes not chosen count as read."""
+        """Value of a column of the class: itself, or what the config chooses; sizes not chosen count as read."""
         if not isinstance(stated, Mapping) or len(stated) != 1:
             return stated
         ((key, choices),) = stated.items()
@@ -200,7 +200,7 @@ class Reading:
         return self.keys.size(concept, instead, least)
 
     def sum_of(self, products: Sequence[Any]) -> int:
-        """What products of sizes, each a number or `size*size`, add up to."""
+        """Sum of products of sizes, each a number or `size*size`."""
         factors = (
             [part if part.isdigit() else self.number(part) for part in str(each).split("*")] for each in products
         )
@@ -224,7 +224,7 @@ class Reading:
         return kinds
 
     def by_layer(self, build: Callable[[Reading], tuple[T, ...]]) -> tuple[T, ...]:
-        """What `build` makes of each layer, of those that differ by their own keys."""
+        """Results of `build` for each layer, built once for layers of equal keys."""
         built = list(build(self))
         for places, other in self.variants:
             own = build(other)

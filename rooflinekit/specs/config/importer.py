@@ -111,7 +111,7 @@ def model_from_config(
 
 _LONGEST = 60  # characters of a class's name
 _PLAIN = ("llama", "deepseek_v3")
-"""What an unknown class with RMS norms is, if anything, where none that is known has a name like its own."""
+"""Classes that stand in for an unknown class with RMS norms where no known class has a similar name."""
 
 
 def _alike(config: Mapping[str, Any], said: str, origin: str) -> str:
@@ -130,7 +130,7 @@ def _alike(config: Mapping[str, Any], said: str, origin: str) -> str:
 
 
 def _outputs(config: Mapping[str, Any], whole: bool, warnings: list[str]) -> int | None:
-    """How many scores a classifier gives, 0 for a body that embeds; the text part of a larger model may be a body."""
+    """Number of scores of a classifier, 0 for a body that embeds; the text part of a larger model may be a body."""
     listed = config.get("architectures")
     classes = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
     scores = next((name for name in classes if name.endswith("ForSequenceClassification")), None)
@@ -156,7 +156,7 @@ def _only_text_keys(config: Mapping[str, Any], origin: str) -> None:
 
 
 def _thinking(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Of a model that hears and speaks the part that reads and writes; its speech is not counted."""
+    """Part that reads and writes of a model that hears and speaks; its speech is not counted."""
     thinker = config.get("thinker_config")
     return {"architectures": None, **thinker} if isinstance(thinker, Mapping) else config
 

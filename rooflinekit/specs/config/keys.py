@@ -22,7 +22,7 @@ _LARGEST = 10**7  # no width, vocabulary or head count comes near
 
 @cache
 def usual_names() -> dict[str, tuple[str, ...]]:
-    """What configs call each size: the usual name, and then the aliases in use."""
+    """Names of each size in configs: the usual name, and then the aliases in use."""
     return {concept: tuple(names) for concept, names in table_of(__file__).items()}
 
 
@@ -55,7 +55,7 @@ def named(key: object) -> str:
 
 
 def is_off(value: object) -> bool:
-    """Whether a value says that a feature is absent: null, false, 0, empty, or layers that all see everything."""
+    """True if a value says that a feature is absent: null, false, 0, empty, or layers that all see everything."""
     plain = isinstance(value, list) and all(entry == "full_attention" for entry in value)
     return value is None or plain or (isinstance(value, bool | int | float | str | dict) and not value)
 
@@ -85,7 +85,7 @@ class Keys:
         self._children: dict[str, Keys] = {}
 
     def at(self, key: str) -> str:
-        """Where a key stands, for messages: file and full name."""
+        """Place of a key for messages: file and full name."""
         return f"{self.origin}: {self.prefix}{named(key)}"
 
     def refuse(self, key: str, problem: str, kind: type[InputError] = SpecError) -> NoReturn:
@@ -93,7 +93,7 @@ class Keys:
         raise kind(f"{self.at(key)} = {shown(self.config[key])} {problem}")
 
     def has(self, key: str) -> bool:
-        """Whether the key is there and not null; a null is remembered as read."""
+        """True if the key is there and not null; a null is remembered as read."""
         if key in self.config and self.config[key] is None:
             self.read[self.prefix + key] = "absent (null)"
         return self.config.get(key) is not None
@@ -129,7 +129,7 @@ class Keys:
         return None if hit is None else self.whole(hit[0], hit[1], least, _LIMITS.get(concept, _LARGEST))
 
     def size(self, concept: str, default: int | None = None, least: int = 1) -> int:
-        """As `maybe`, but a concept without a default must be there."""
+        """Read like `maybe`, but a concept without a default must be there."""
         value = self.maybe(concept, least)
         if value is not None:
             return value

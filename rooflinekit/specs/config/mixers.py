@@ -1,4 +1,4 @@
-"""What mixes the tokens of every layer: softmax and latent attention, recurrent layers, and the hybrids of both."""
+"""Mixers of the tokens of every layer: softmax and latent attention, recurrent layers, and the hybrids of both."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SLIDING = ("full_attention", "sliding_attention")
 
 
 def mixers(r: Reading) -> tuple[Mixer | None, ...]:
-    """What mixes the tokens of each layer, None where nothing does; equal layers are one object."""
+    """Mixer of each layer, None where nothing does; equal layers are one object."""
     if r.family.attends == "shortcut":
         return tuple(mixer if block == "attention" else None for mixer, block in zip(_latent(r), r.blocks, strict=True))
     built = r.by_layer(lambda layer: _BUILDERS[layer.value(layer.family.mixers)](layer))
@@ -272,7 +272,7 @@ def _of_stream_and_embedding(r: Reading) -> Attention:
 
 
 def _by_type(r: Reading) -> list[bool]:
-    """As `layer_types` says, else (Qwen3-Next) every `full_attention_interval`-th layer."""
+    """Read `layer_types`, else (Qwen3-Next) every `full_attention_interval`-th layer."""
     attends = ("full_attention", "attention", "sliding_attention", "indexed_attention", "deepseek_sparse_attention")
     known = (*attends, "linear_attention", "mamba", "conv")
     types = r.keys.entries("layer_types", r.depth, known)

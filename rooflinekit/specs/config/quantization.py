@@ -57,7 +57,7 @@ _UP_DOWN = ("gate_proj", "up_proj", "down_proj")
 
 
 _table = partial(table_of, __file__)
-"""How checkpoints name their formats and layers."""
+"""Names of formats and layers in checkpoints."""
 
 
 @cache
@@ -102,7 +102,7 @@ class Patterns:
         self._general: dict[str, bool] = {}
 
     def hit(self, module: str, layer: int = 0) -> bool:
-        """Whether a module (named from inside its layer) is listed."""
+        """True if a module (named from inside its layer) is listed."""
         if module not in self._general:
             parts = module.split(".")
             spans = (parts[i:j] for i in range(len(parts)) for j in range(i + 1, len(parts) + 1))
@@ -118,7 +118,7 @@ class Patterns:
 
 @dataclass(frozen=True)
 class _Stored:
-    """How modules are stored, and the format of what they are multiplied with."""
+    """Format of stored modules, and the format of what they are multiplied with."""
 
     dtype: Dtype | None = None  #: None: left as they were
     inputs: Dtype | None = None  #: None: not quantised, so that kernels dequantise the weights
@@ -126,7 +126,7 @@ class _Stored:
 
 @dataclass(frozen=True)
 class _Scheme:
-    """How a checkpoint is quantised: groups of modules, of which the first that names one holds, less the skipped."""
+    """Quantisation of a checkpoint: groups of modules, of which the first that names one holds, less the skipped."""
 
     groups: Sequence[tuple[Patterns | None, _Stored]]  #: None: every linear layer
     skipped: Patterns
@@ -152,7 +152,7 @@ class _Scheme:
         return groups[0].dtype if groups else None
 
     def inputs(self, wide: Dtype, warnings: list[str]) -> tuple[tuple[Dtype, Dtype], ...]:
-        """Of stored formats, in what else than their own they are multiplied."""
+        """Formats in which stored formats are multiplied, other than their own."""
         found: dict[Dtype, Dtype] = {}
         for dtype, asked in dict.fromkeys((stored.dtype, stored.inputs) for _, stored in self.groups):
             if dtype is None:
@@ -167,7 +167,7 @@ class _Scheme:
 
 @dataclass(frozen=True)
 class Formats:
-    """What a checkpoint says about number formats."""
+    """Number formats of a checkpoint."""
 
     weights: WeightFormats
     kv: Dtype | None = None  #: the cache format that it asks for
@@ -358,7 +358,7 @@ def _said(keys: Keys, said: float | str | None) -> float | None:
 
 
 def _by_row(keys: Keys, row: Mapping[str, Any]) -> _Stored:
-    """How weights are stored, and what they are multiplied with, by a row of quantization.yaml."""
+    """Format of stored weights, and of their products, by a row of quantization.yaml."""
     own = row.get("inputs") == "own"
     inputs = Dtype(row["inputs"]) if "inputs" in row and not own else None
     if "dtype" in row:
@@ -382,7 +382,7 @@ def _by_row(keys: Keys, row: Mapping[str, Any]) -> _Stored:
 
 
 def _kind(said: str) -> str:
-    """Which numbers a data type means: whole, floating, or those of OCP MX and NVIDIA."""
+    """Kind of a data type: whole, floating, or those of OCP MX and NVIDIA."""
     return next((kind for kind in ("mx", "nv", "fp") if said.replace("float", "fp").startswith(kind)), "int")
 
 

@@ -62,7 +62,7 @@ class _Reader:
     known: dict[str, int]
 
     def find(self, key: str) -> Any:
-        """What the tower's config says, else the one around it."""
+        """Find a key in the tower's config, else the one around it."""
         value = self.tower.get(key)
         return self.config.get(key) if value is None else value
 
@@ -168,7 +168,7 @@ class _Reader:
         return tuple(products), weights
 
     def rule(self, row: Mapping[str, Any], sizes: Mapping[str, int]) -> Rule:
-        """How an image is cut."""
+        """Rule by which an image is cut."""
         if "whole" in row:
             return Whole(**row["whole"])
         size = sizes["size"]
