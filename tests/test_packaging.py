@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import json
 import os
 import re
@@ -81,6 +82,24 @@ class TestPackage:
         assert tomllib.loads(read("pyproject.toml"))["project"]["version"] == rk.__version__
         assert rk.__version__ == importlib.import_module("rooflinekit.version").__version__
         assert rk.__version__ in read("CHANGELOG.md")
+
+
+class TestLongDescription:
+    def test_no_link_is_relative_on_an_index(self) -> None:
+        spec = importlib.util.spec_from_file_location("setup", ROOT / "setup.py")
+        assert spec and spec.loader
+        setup = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(setup)
+        readme = read("README.md")
+        targets = r"""(?:\]\(|(?:src|srcset|href)=["'])([^)"']+)"""
+        relative = [each for each in re.findall(targets, readme) if not each.startswith(("https:", "#"))]
+        whole = setup.long_description(readme, "https://host/us/it", "1.0")
+        assert [each for each in re.findall(targets, whole) if not each.startswith(("https:", "#"))] == []
+        assert whole.count("https://host/us/it/raw/v1.0/docs/") == 3
+        assert all(f"/v1.0/{each}" in whole for each in relative)
+        plain = setup.long_description(readme, "", "1.0")
+        assert not re.search(r"docs/[a-z/-]+\.(png|svg|md)", plain)
+        assert "<picture" not in plain
 
 
 class TestExports:

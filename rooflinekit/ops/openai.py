@@ -13,13 +13,13 @@ import json
 import math
 import socket
 import sys
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from functools import partial
 from hashlib import blake2b
 from itertools import count
+from time import monotonic, time
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -147,7 +147,7 @@ class Asked:
         if len(self.prompts) * self.samples > _MOST_ANSWERS:
             raise RefusedError(400, f"one request has at most {_MOST_ANSWERS} answers", "n")
         self.id = f"{'chatcmpl' if chat else 'cmpl'}-{uuid4().hex}"
-        self.created, self.model = int(time.time()), engine.what.name
+        self.created, self.model = int(time()), engine.what.name
         most = "max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"
         asked = self._count(body, most, None)
         self.lengths = [self._length(each, asked, body, engine, number + i) for i, each in enumerate(self.prompts)]
@@ -312,8 +312,8 @@ class Player:
                 self.engine.step(coming)
                 self.clock.time = coming
                 await asyncio.sleep(0)
-                ends = time.monotonic() + _PATIENCE
-                while self.unread and time.monotonic() < ends:
+                ends = monotonic() + _PATIENCE
+                while self.unread and monotonic() < ends:
                     await asyncio.sleep(0)
             if last < math.inf:
                 self.engine.advance(last)
@@ -444,7 +444,7 @@ class _Timed(Connection):
 
     @override
     def data_received(self, data: bytes) -> None:
-        _came.set(time.monotonic() - _lain(self.transport.get_extra_info("socket")))
+        _came.set(monotonic() - _lain(self.transport.get_extra_info("socket")))
         super().data_received(data)
 
 
@@ -475,7 +475,7 @@ class _Server:
         """When a request is sent: now, or as its header says."""
         told, clock = request.headers.get(TIME), self.player.clock
         if told is None:
-            return clock.at(_came.get(time.monotonic())) if isinstance(clock, RealClock) else clock.now()
+            return clock.at(_came.get(monotonic())) if isinstance(clock, RealClock) else clock.now()
         if clock.moves:
             raise RefusedError(400, f"{TIME} is for a clock that is not real (--time jump or held)")
         return _seconds(told, TIME)
@@ -515,7 +515,7 @@ class _Server:
         """The one that is here."""
         self.admit(request)
         what = self.engine.what
-        one = {"id": what.name, "object": "model", "created": int(time.time()), "owned_by": "rooflinekit",
+        one = {"id": what.name, "object": "model", "created": int(time()), "owned_by": "rooflinekit",
                "root": what.resolved.plan.model.name, "parent": None, "max_model_len": self.engine.longest}  # fmt: skip
         return _json({"object": "list", "data": [one]})
 

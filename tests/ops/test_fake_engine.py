@@ -378,8 +378,8 @@ class TestWithOpenAIsClient:
         asked = {"rate": 20.0, "requests": 60, "isl": "uniform:500-1500", "osl": "uniform:10-30"}
         with asyncio.Runner(loop_factory=PatientLoop) as runner:
             loop = runner.get_loop()
-            monkeypatch.setattr(time, "monotonic", loop.time)
-            monkeypatch.setattr("rooflinekit.ops.engine.monotonic", loop.time)
+            for module in ("engine", "openai"):
+                monkeypatch.setattr(f"rooflinekit.ops.{module}.monotonic", loop.time)
             seen = runner.run(felt_here(engine(), asked_of(**asked), loop, str(tmp_path / "socket")))
         whole = rk.simulate("llama-3-8b", **asked, warmup=0)
         for at, stated in ((1, whole.ttft_ms), (2, whole.tpot_ms)):
@@ -460,13 +460,14 @@ class PatientLoop(asyncio.SelectorEventLoop):
     """An event loop whose time stands while anything is left to do, and then goes to the next timer."""
 
     _now = 1.0
+    _least = 1e-9  # seconds by which it goes on, so that no rounding of a difference keeps it
 
     def time(self) -> float:
         return self._now
 
     def _run_once(self) -> None:
         if not self._ready and self._scheduled and not self._selector.select(0):
-            self._now = max(self._now, self._scheduled[0]._when)
+            self._now = max(self._now + self._least, self._scheduled[0]._when)
         super()._run_once()
 
 
