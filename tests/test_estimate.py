@@ -17,8 +17,9 @@ from rooflinekit.model.types.workload import Workload
 TOP = {
     "version": str, "model": str, "gpu": str, "engine": str, "level": str, "calibration": dict, "evidence": str,
     "interval_tested": str, "inputs": dict, "ttft_ms": float, "tpot_ms": float, "e2e_ms": float, "output_tok_s": float,
-    "output_tok_s_per_gpu": float, "output_tok_s_per_user": float, "interval": dict, "bound": dict, "memory": dict,
-    "prefill": dict, "decode": dict, "provenance": list, "warnings": list, "measure": list,
+    "output_tok_s_per_gpu": float, "output_tok_s_per_user": float, "interval": dict, "interval80": dict, "doubt": dict,
+    "bound": dict, "memory": dict, "prefill": dict, "decode": dict, "provenance": list, "warnings": list,
+    "measure": list,
 }  # fmt: skip
 MEMORY = {
     "fits": bool, "capacity_bytes": float, "weight_bytes": float, "kv_bytes": float, "activation_bytes": float,
@@ -65,7 +66,7 @@ def hold(entry, types):
 
 def test_the_json_has_every_key_of_the_contract(answer):
     data = json.loads(json.dumps(answer.to_dict(), allow_nan=False))
-    optional = {"calibration", "interval"} if answer.level == "bound" else set()
+    optional = {"calibration", "interval", "interval80", "doubt"} if answer.level == "bound" else set()
     optional |= set() if answer.evidence == "measured" else {"interval_tested"}  # of fits of others nobody tested it
     assert set(data) == {*TOP, "speculation", "load", "energy"}
     assert data["speculation"] is None and data["load"] is None
@@ -142,7 +143,8 @@ def test_levels_and_intervals(answer):
     assert set(answer.calibration) == {"name", "hash"}
     for key in ("ttft_ms", "tpot_ms"):
         low, high = answer.interval[key]
-        assert answer.bound[key] <= low <= getattr(answer, key) <= high
+        near, far = answer.interval80[key]
+        assert answer.bound[key] <= low <= near <= getattr(answer, key) <= far <= high
 
 
 @pytest.mark.parametrize(

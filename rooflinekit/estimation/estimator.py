@@ -9,6 +9,7 @@ from functools import lru_cache
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Unpack
 
+from rooflinekit.estimation.doubts import load_doubts, static_doubts
 from rooflinekit.estimation.measuring import benchmark_commands
 from rooflinekit.estimation.notes import (
     format_notes,
@@ -370,9 +371,12 @@ def played(question: Question, found: LoadPlay) -> Estimate:
     load = load_result(found)
     static = _answer(resolved, replace(work, batch=float(max(round(found.sequences), 1))))
     energy = load_energy(found)
+    fitted = plan.calibration is not None
     answered = replace(
         static,
         **_felt(plan, (ttft, tpot), e2e, found.output_rate),
+        interval80=_ends(found.times(0.8)[:2]) if fitted else None,
+        doubt=load_doubts(found, found.reaches) if fitted else None,
         interval_tested=_tested(plan, "load"),
         prefill=StepResult.of(found.prompt, plan.system.accelerator),
         memory=MemoryResult.of(load_memory(found)),
@@ -391,10 +395,13 @@ def _answer(resolved: Resolved, work: Workload) -> Estimate:
     accelerator = plan.system.accelerator
     need, have = point.memory.needed_bytes, point.memory.available_bytes
     rate = float(point.output_rate(work.batch, work.osl))
+    fitted = plan.calibration is not None
     return Estimate(
         **about(plan),
         inputs=inputs(plan, work),
         **_felt(plan, (point.ttft, point.tpot), point.e2e(work.osl), rate),
+        interval80=_ends((point.ttft.nearer(), point.tpot.nearer())) if fitted else None,
+        doubt=static_doubts(point.prefill, point.decode) if fitted else None,
         interval_tested=_tested(plan, "static"),
         memory=MemoryResult.of(point.memory),
         prefill=StepResult.of(point.prefill, accelerator),
@@ -417,7 +424,6 @@ def _felt(plan: Plan, times: tuple[Time, Time], e2e: Numeric, rate: float) -> di
     """TTFT, TPOT and rates as an `Estimate` has them."""
     ttft, tpot = times
     named = {"ttft_ms": ttft, "tpot_ms": tpot}
-    spans = {key: [float(t.low) * 1e3, float(t.high) * 1e3] for key, t in named.items()}
     return {
         "ttft_ms": float(ttft.expected) * 1e3,
         "tpot_ms": float(tpot.expected) * 1e3,
@@ -425,9 +431,15 @@ def _felt(plan: Plan, times: tuple[Time, Time], e2e: Numeric, rate: float) -> di
         "output_tok_s": rate,
         "output_tok_s_per_gpu": rate / plan.deployment.gpus,
         "output_tok_s_per_user": 1.0 / float(tpot.expected),
-        "interval": spans if plan.calibration else None,
+        "interval": _ends(times) if plan.calibration else None,
         "bound": {key: float(t.bound) * 1e3 for key, t in named.items()},
     }
+
+
+def _ends(times: tuple[Time, Time]) -> dict[str, list[float]]:
+    """Ends of the intervals of TTFT and TPOT [ms]."""
+    return {key: [1e3 * float(time.low), 1e3 * float(time.high)]
+            for key, time in zip(("ttft_ms", "tpot_ms"), times, strict=True)}  # fmt: skip
 
 
 def inputs(plan: Plan, work: Workload) -> dict[str, Any]:

@@ -13,7 +13,9 @@ from rooflinekit.model.capacity import Memory
 from rooflinekit.model.roofline import TIME_PARTS, time_parts
 from rooflinekit.model.serving.energy import TokenEnergy, token_energy
 from rooflinekit.model.serving.flight import InFlight
+from rooflinekit.model.step import Plan
 from rooflinekit.model.types.units import format_time
+from rooflinekit.specs.doubt import nearest_measured
 
 TOKEN_PARTS = (*("engine" if name == "host" else name for name in TIME_PARTS), "prompts")
 """Parts of the mean time of an output token: parts of a decode step, and prompts of others."""
@@ -84,9 +86,21 @@ def load_energy(found: LoadPlay) -> TokenEnergy | None:
     return token_energy(found.predictor, load)
 
 
+def version_notes(plan: Plan) -> Iterator[str]:
+    """Say where loads of the engine's version were not measured."""
+    deployment = plan.deployment
+    near = nearest_measured(deployment.engine, deployment.engine_version)
+    if near is not None and near.releases and plan.calibration is not None:
+        yield (
+            f"loads of {deployment.engine} {deployment.engine_version} were not measured; the nearest version is "
+            f"{near.version}, and the intervals grow with the {near.releases:.0f} releases between"
+        )
+
+
 def load_notes(found: LoadPlay) -> Iterator[str]:
     """Notes for the reader of a played load: overload, users who wait for a place, users who move in step."""
     asked, done, places = found.asked, found.played, found.places
+    yield from version_notes(found.predictor.plan)
     if not found.stable:
         yield (
             f"overload: {asked.rate:.4g} requests/s arrive, {found.knee:.4g} can be served. First tokens wait the "

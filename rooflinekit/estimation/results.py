@@ -247,10 +247,10 @@ class EnergyResult:
         made = osl - 1.0 if rate is None else osl
         prompt, token = float(tokens.prompt.total), float(tokens.step.total)
         parts = {part: float(getattr(found.energy, part)) for part in ENERGY_PARTS}
-        stepping, prompting = token / float(tokens.step_seconds), float(tokens.prompt_seconds)
+        stepping, prompting = token / float(tokens.step_seconds), float(tokens.prompt_seconds)  # 0 behind launches
         return cls(
             watts, float(found.plug), [max(watts / law.run_width, law.idle), min(watts * law.run_width, law.limit)],
-            (prompt / prompting if prompting else stepping) / gpus, stepping / gpus,  # prompts may hide
+            (prompt / prompting if prompting else stepping) / gpus, stepping / gpus,
             law.idle, law.limit, float(found.busy), whole, parts,
             prompt / float(work.isl - work.cached), token, prompt + made * token, law.measured,
         )  # fmt: skip
@@ -281,6 +281,14 @@ class LoadResult:
     makespan_s: float  #: from the first of them to the end of the last
 
 
+@dataclass(frozen=True, slots=True)
+class DoubtResult:
+    """What widens an interval most, in words; one_run: ends of the 80 % interval [ms] after one run of one's own."""
+
+    cause: str
+    one_run: list[float] | None
+
+
 @dataclass(frozen=True)
 class Estimate(DeploymentAnswer):
     """The answer for one operating point. `to_dict()` is the published JSON, `to_frame()` the kernels as a table."""
@@ -292,6 +300,8 @@ class Estimate(DeploymentAnswer):
     output_tok_s_per_gpu: float
     output_tok_s_per_user: float
     interval: dict[str, list[float]] | None  #: of 90 %; None at the bound
+    interval80: dict[str, list[float]] | None  #: of 80 %
+    doubt: dict[str, DoubtResult] | None  #: by time: what widens its interval most; None at the bound
     interval_tested: str | None  #: how many measurements left out of the fits lay inside; None of stand-ins
     bound: dict[str, float]
     memory: MemoryResult

@@ -15,7 +15,7 @@ from rooflinekit.load.played import PERCENTILES, Played, Sample, play, standard_
 from rooflinekit.load.scene import Scene, Scheduler, scene_of
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.batch import Batch
-from rooflinekit.model.types.engine import Reach
+from rooflinekit.model.types.engine import ROOM, Reach
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.model.types.time import Time
 from rooflinekit.model.types.workload import Workload
@@ -41,9 +41,6 @@ MOST = 1_000_000
 
 POOL_ERROR = 0.05
 """One standard error of the cache's size, as a share: of 68 start-ups nine of ten were within 8.2 % (reports)."""
-
-ROOM = "room"
-"""The cause of an interval that holds both sides of whether all users have a place."""
 
 _ENDS = 400  # requests on which the ends of intervals are played
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -41,6 +42,7 @@ _MEMORY_BAR = 16
 _COMMAND = 74  # columns of a command
 _ENDLESS = "no end"
 _ADVISED = 3  # moves on the first screen
+_HARDLY = 0.9  # of the logarithm of a width that one run leaves
 _FOLDED = 0.01  # share of a step below which kernels stand in one line together
 _MORE = "`rooflinekit levers` tries more; `-v` shows each kernel"
 
@@ -54,23 +56,67 @@ def document(estimate: Estimate, kernels: bool = False) -> Document:
     speeds += _speeds(e)
     return [
         Section(headed(e), [Words(f"{asked(e)}; {formats(i)}"), *_answered(e, request)]),
-        Section("", [_times(e), Facts(*_alone(e), *speeds)]),
+        Section("", [_times(e), Facts(*_alone(e), *speeds, *_doubt(e))]),
         request.section() if request else _step(e),
         Section("", [facts, *(() if kernels else (*_next(e), *end.blocks))]),
         *((*_detail(e), end) if kernels else ()),
     ]
 
 
+def others_words(
+    inner: Mapping[str, Sequence[float]] | None, outer: Mapping[str, Sequence[float]] | None
+) -> Iterator[str]:
+    """What 8 and 9 of 10 deployments of others took: a sentence, where there are intervals.
+
+    >>> eight = {"ttft_ms": [80.0, 120.0], "tpot_ms": [19.0, 41.0]}
+    >>> next(others_words(eight, {"ttft_ms": [70.0, 150.0], "tpot_ms": [17.0, 55.0]}))[:74]
+    'In 8 of 10 deployments of others a token took 19.0 to 41.0 ms and the firs'
+    """
+    if inner is not None and outer is not None:
+        told = [(_between(each["tpot_ms"]), _between(each["ttft_ms"])) for each in (inner, outer)]
+        yield (
+            f"In 8 of 10 deployments of others a token took {told[0][0]} and the first one {told[0][1]}; in 9 of 10 "
+            f"{told[1][0]} and {told[1][1]}."
+        )
+
+
+def _between(ends: Sequence[float]) -> str:
+    """Two ends, with one unit where they share it.
+
+    >>> _between([19.0, 41.0]), _between([800.0, 1200.0])
+    ('19.0 to 41.0 ms', '800 ms to 1.20 s')
+    """
+    low, high = (ms(end, _ENDLESS) for end in ends)
+    number, _, unit = low.partition(" ")
+    return f"{number if unit and high.endswith(f' {unit}') else low} to {high}"
+
+
+def _doubt(estimate: Estimate) -> Iterator[tuple[str, str]]:
+    """What widens the intervals most, and what one run of one's own would make of them."""
+    doubt = estimate.doubt
+    if doubt is None:
+        return
+    first, token = doubt["ttft_ms"], doubt["tpot_ms"]
+    same, engine = first.cause == token.cause, estimate.engine
+    words = f"widest: {token.cause}" if same else f"widest in TPOT: {token.cause}; in TTFT: {first.cause}"
+    unsaid = estimate.load is not None and estimate.inputs["engine_version"] is None
+    yield "doubt", f"{words}; no version of {engine} is given" if unsaid else words
+    if token.one_run is not None and first.one_run is not None and estimate.interval80 is not None:
+        wide, left = (math.log(each[1] / each[0]) for each in (estimate.interval80["ttft_ms"], first.one_run))
+        few = " (three over the range say more)" if left > _HARDLY * wide else ""
+        yield "", f"after one run of your own: TPOT {_between(token.one_run)}, TTFT {_between(first.one_run)}{few}"
+
+
 def _answered(estimate: Estimate, request: Request | None) -> Iterator[Words]:
     """The answer as a sentence, under load and where it does not fit."""
-    load, memory = estimate.load, estimate.memory
+    e, load, memory = estimate, estimate.load, estimate.memory
     if not memory.fits:
         more = format_bytes(memory.needed_bytes - memory.available_bytes)
         yield Words(f"DOES NOT FIT: {more} too little on each GPU; the times are those it would have")
     elif load is not None and not load.stable:
         yield Words(f"OVERLOAD: {three(load.rate)}/s arrive, {three(load.knee_rate)}/s can be served")
     elif request is not None:
-        yield Words(request.answer)
+        yield Words(request.answer, *others_words(e.interval80, e.interval))
 
 
 def _alone(estimate: Estimate) -> Iterator[tuple[str, str]]:
@@ -148,29 +194,29 @@ def _speeds(estimate: Estimate) -> list[tuple[str, str]]:
 
 
 def _times(estimate: Estimate) -> Table:
-    """Expected, interval and bound of a static batch; under load mean, interval and percentiles of requests."""
+    """Expected, intervals and bound of a static batch; under load mean, 80 % interval and percentiles of requests."""
     e = estimate
-    spans = ["90 % interval"] if e.interval else []
+    spans = ["8 of 10"] if e.interval else []
     if e.load is None:
-        rows = [[name, ms(value), *_span(e, key), ms(e.bound[key])]
+        rows = [[name, ms(value), *_span(e.interval80, key), *_span(e.interval, key), ms(e.bound[key])]
                 for name, key, value in (("TTFT", "ttft_ms", e.ttft_ms), ("TPOT", "tpot_ms", e.tpot_ms))]  # fmt: skip
-        header = ["", "expected", *spans, "datasheet bound"] if e.interval else ["", "datasheet bound"]
+        header = ["", "expected", *spans, "9 of 10", "datasheet bound"] if e.interval else ["", "datasheet bound"]
         return Table(header, rows if e.interval else [row[:2] for row in rows], gap=4)
     rows, marks = [], ("p50", "p90", "p95", "p99")
     for name, key in (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms"), ("end to end", "e2e_ms")):
         errors, percentiles = (e.load.errors or {}).get(key, {}), e.load.percentiles[key]
         rows += latencies(
             name, [getattr(e, key), *(percentiles.get(mark) for mark in marks)],
-            [errors.get(mark) for mark in ("mean", *marks)], _span(e, key),
+            [errors.get(mark) for mark in ("mean", *marks)], _span(e.interval80, key),
         )  # fmt: skip
     return Table(["", "mean", *spans, *(mark.upper() for mark in marks)], rows)
 
 
-def _span(estimate: Estimate, key: str) -> list[str]:
-    """The 90 % interval as a cell, where the answer has intervals."""
-    if estimate.interval is None:
+def _span(interval: Mapping[str, Sequence[float]] | None, key: str) -> list[str]:
+    """An interval as a cell, where the answer has intervals."""
+    if interval is None:
         return []
-    ends = estimate.interval.get(key)
+    ends = interval.get(key)
     return ["-" if ends is None else " – ".join(ms(end, _ENDLESS) for end in ends)]
 
 

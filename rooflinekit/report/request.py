@@ -35,7 +35,7 @@ class Request:
     first: Mapping[str, float]
     token: Mapping[str, float]
     bound: float | None = None  #: of a token, by the datasheet
-    interval: Sequence[float] | None = None  #: of a token, 90 %
+    interval: Sequence[float] | None = None  #: of a token, 80 %
     median: tuple[float | None, float | None] = (None, None)  #: first token and time per token of half of the requests
 
     @classmethod
@@ -46,12 +46,13 @@ class Request:
             times: tuple[float | None, float, float | None] = answer.ttft_ms, answer.tpot_ms, answer.e2e_ms
             first, token = (load.ttft_parts_ms, load.tpot_parts_ms) if load else (None, None)
             bound: float | None = answer.bound["tpot_ms"]
-            interval = answer.interval["tpot_ms"] if answer.interval else None
+            interval = answer.interval80["tpot_ms"] if answer.interval80 else None
             marks = load.percentiles if load else {"ttft_ms": {}, "tpot_ms": {}}
             half = marks["ttft_ms"].get("p50"), marks["tpot_ms"].get("p50")
         else:
             times = answer.ttft_ms.mean, answer.tpot_ms.mean or 0.0, answer.e2e_ms.mean
-            first, token, bound, interval = answer.ttft_parts_ms, answer.tpot_parts_ms, None, None
+            first, token, bound = answer.ttft_parts_ms, answer.tpot_parts_ms, None
+            interval = answer.interval80["tpot_ms"] if answer.interval80 else None
             half = answer.ttft_ms.p50, answer.tpot_ms.p50
         ttft, tpot, e2e = times
         if first is None or token is None or ttft is None or e2e is None:
@@ -87,7 +88,7 @@ class Request:
         bars = [Waterfall(f"the first token, {ms(self.ttft)}:", _shares(self.first, FIRST, self.ttft))]
         if self.tokens:
             ends = " – ".join(ms(end, "no end") for end in self.interval or ())
-            span = [f"90 %: {ends}"] if ends else []
+            span = [f"8 of 10: {ends}"] if ends else []
             span += [] if self.bound is None else [f"datasheet bound {ms(self.bound)}"]
             title = f"a token after it, {ms(self.tpot)}{f' ({_SEMICOLON.join(span)})' if span else ''}:"
             bars.append(Waterfall(title, _shares(self.token, TOKEN, self.tpot)))

@@ -132,6 +132,9 @@ _Traffic = _object(
     trace=str | None,
     span_s=_Size | None,
 )
+_DoubtOf = _object("Doubt", cause=str, one_run=Ends | None)
+_Doubts = _object("Doubts", ttft_ms=_DoubtOf, tpot_ms=_DoubtOf)
+_Two = _object("Interval", ttft_ms=_Span, tpot_ms=_Span)
 _Million = _object("Million", **dict.fromkeys(("cached_input", "input", "output", "all"), _Size | None))
 _About = {"engine": _Engine, "level": _Level, "calibration": CalibrationName, "evidence": _one_of(EVIDENCE)}
 _Derivation = _object(
@@ -173,11 +176,14 @@ _SPECIAL: Mapping[type, Mapping[str, Any]] = {
     Estimate: {
         **_About,
         "inputs": _Asked,
-        "interval": _object("Interval", ttft_ms=_Span, tpot_ms=_Span) | None,
+        "interval": _Two | None, "interval80": _Two | None, "doubt": _Doubts | None,
         "interval_tested": str | None,
         "bound": _object("Bound", ttft_ms=_Size, tpot_ms=_Size),
     },
-    Outcome: {**_About, "inputs": _Inputs, "timeline": None},
+    Outcome: {
+        **_About, "inputs": _Inputs, "timeline": None, "interval": _Two | None, "interval80": _Two | None,
+        "doubt": _Doubts | None,
+    },
     Cost: {**_About, "inputs": _Inputs},
     Levers: {**_About, "inputs": _LeverInputs, "by": _one_of((*_LEVERS, "energy")), "price": _Price | None},
     Balance: {"causes": _Shares, "weight_share": _Size, "kv_share": _Size},

@@ -8,6 +8,7 @@ from typing import Any
 from rooflinekit.load.arrivals import open_arrivals
 from rooflinekit.model.types.units import format_time, percent
 from rooflinekit.report.document import Document, Section, Table, Words, ended, machine, ms, three, tokens_in
+from rooflinekit.report.estimate import others_words
 from rooflinekit.report.request import Bars, Request, latencies
 from rooflinekit.simulation.outcome import Outcome, ReplicaUse, Spread
 
@@ -55,7 +56,7 @@ def document(outcome: Outcome) -> Document:
     ]  # fmt: skip
     stopped = "; INTERRUPTED, the results are of what was done" if o.interrupted else ""
     if request:
-        asked = Words(*asked.lines, request.answer)
+        asked = Words(*asked.lines, request.answer, *others_words(o.interval80, o.interval))
     return [
         Section(f"{o.model} on {fleet}{machine(o.gpu, i['gpus'], i)}, {o.engine}", [asked]),
         Section("", [Table(["", *_MARKS.values()], rows)]),

@@ -8,6 +8,7 @@ from dataclasses import asdict, field, fields
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rooflinekit.estimation.results import DoubtResult
 from rooflinekit.load.played import PERCENTILES, Sample, standard_error
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.serving.energy import token_energy
@@ -298,6 +299,10 @@ class Outcome(DeploymentAnswer):
     ttft_parts_ms: dict[str, float] | None = None
     tpot_parts_ms: dict[str, float] | None = None
     ttft_histogram: tuple[Bin, ...] = ()  #: first tokens of the requests that count, in equal widths up to P99
+    interval: dict[str, list[float]] | None = None
+    """Of 90 %, of the means of TTFT and TPOT [ms]; None at the bound, and of runs that the loop does not play."""
+    interval80: dict[str, list[float]] | None = None
+    doubt: dict[str, DoubtResult] | None = None  #: by time: what widens its interval most
     timeline: tuple[dict[str, float], ...] = field(default=(), repr=False)
 
     def to_dict(self) -> dict[str, Any]:

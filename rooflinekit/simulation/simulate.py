@@ -11,7 +11,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple, Unpack
 
+from rooflinekit.estimation.doubts import load_doubts
 from rooflinekit.estimation.estimator import Resolved, image_inputs, read_deployment, resolve
+from rooflinekit.estimation.loaded import version_notes
 from rooflinekit.estimation.notes import room_for_one
 from rooflinekit.estimation.options import keywords, number_of, options_of, part_of, read
 from rooflinekit.estimation.results import about
@@ -233,6 +235,7 @@ def _by_loop(resolved: Resolved, load: Load, setup: Setup, drawn: Drawn, seen: _
     clients = scene.clients(drawn, load.users, load.warmup, prompts=load.prompts)
     played, gaps, interrupted = play_scene(scene, clients, seen.timeline, seen.ended)
     present, waiting = played.growth
+    found = LoadPlay(predictor, mean, scene, played, math.nan, setup)
     gpus = predictor.plan.deployment.gpus * setup.replicas
     joules = energy_of([resolved.predictor] * setup.replicas, works_of(played), int(played.finished.sum()), played.now)
     books = Books(
@@ -250,9 +253,23 @@ def _by_loop(resolved: Resolved, load: Load, setup: Setup, drawn: Drawn, seen: _
         unsettled=int(present),
         interrupted=interrupted,
         exact=samples_of(played),
-        parts=parts_of(LoadPlay(predictor, mean, scene, played, math.nan, setup)),
+        parts=parts_of(found),
     )
-    return books, _said(resolved, setup, scene.limits, scene.block, scene.blocks, ())
+    return books, _said(resolved, setup, scene.limits, scene.block, scene.blocks, ()) | _ends(found)
+
+
+def _ends(found: LoadPlay) -> dict[str, Any]:
+    """How far both means may be off, by the intervals of a prompt and of a decode step; nothing at the bound."""
+    if found.predictor.plan.calibration is None or not found.played.counted.any():
+        return {}
+    spans = {name: (float(step.low / step.expected), float(step.high / step.expected))
+             for name, step in (("ttft", found.prompt), ("tpot", found.decode))}  # fmt: skip
+    reaches = {name: found.reach(name, span) for name, span in spans.items()}
+    means = {"ttft": found.samples["ttft"].mean, "tpot": found.tpot}
+    ends = {name: {f"{time}_ms": [1e3 * means[time] * factor for factor in reach.factors(within)]
+                   for time, reach in reaches.items()}
+            for name, within in (("interval", 0.9), ("interval80", 0.8))}  # fmt: skip
+    return {**ends, "doubt": load_doubts(found, reaches)}
 
 
 def _means(drawn: Drawn) -> tuple[Length, Length]:
@@ -289,7 +306,7 @@ def _said(  # noqa: PLR0913, PLR0917 - the scheduler and the cache of a run
     resolved: Resolved, setup: Setup, limits: Limits, block: int, blocks: int, notes: tuple[str, ...]
 ) -> dict[str, Any]:
     """What an `Outcome` says besides its books."""
-    warnings = (*resolved.warnings, *notes)
+    warnings = (*resolved.warnings, *version_notes(resolved.plan), *notes)
     if setup.swap and not setup.host_gib:
         warnings += ("swap has no host memory: preempted requests were computed again; host_gib gives it some",)
     if microbatches(resolved.plan) > 1:

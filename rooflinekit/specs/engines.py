@@ -15,6 +15,7 @@ from rooflinekit.model.types.engine import Budget, Engine, LoadErrors, MemoryRul
 from rooflinekit.model.types.errors import InputError, UnknownNameError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import Provenance
+from rooflinekit.specs.doubt import own_loads, version_variances
 from rooflinekit.specs.files import kept
 from rooflinekit.specs.section import EMPTY, Cites, Layout, Section, described
 
@@ -164,6 +165,7 @@ def _engine(path: Path, _: Path, name: str, version: str | None, accelerator: st
         return engine
     costs, origins = read_facts(steps.section("costs"), StepCosts)
     loaded, factors = read_facts(steps.section("loaded"), LoadErrors, "loaded.")
+    loaded = replace(loaded, version=version_variances(name, version), own=own_loads(name))
     words = {key: steps.section("tested").text(key) for key in ("static", "load")} if steps.has("tested") else {}
     return replace(engine, costs=costs, loaded=loaded, tested=words, provenance=(*provenance, *origins, *factors))
 

@@ -192,6 +192,9 @@ FEW_USERS, MANY_USERS = 8, 64
 CAUSES = ("steps", "loads", "stand_in", "few_users", "many_users", "version", "full")
 """What an error under load is made of: the terms of `Variances`, the engine's version, and waits for a place."""
 
+ROOM = "room"
+"""The cause of an interval that holds both sides of whether all users have a place."""
+
 
 @dataclass(frozen=True)
 class OwnLoad:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 SIGMAS = 1.645
 """Standard errors of a normal distribution within which 90 % lie."""
 
+_INNER = 1.2816 / SIGMAS  # and 80 %
+
 
 _NOTHING = 1e-30
 """Seconds that stand for none where a time is divided by: a pool that only decodes has no prompts."""
@@ -66,6 +68,15 @@ class Time:
             return self
         low = maximum(minimum(self.low, self.expected / factor), self.bound)
         return Time(self.expected, self.bound, low, maximum(self.high, self.expected * factor))
+
+    def nearer(self) -> Time:
+        """The same with its 80 % interval, where errors are normal: 1.2816 standard errors in place of 1.645.
+
+        >>> round(Time(1.0, 0.1, 1.0 / 1.5, 1.5).nearer().high, 3)
+        1.372
+        """
+        low, high = (self.expected * (end / self.expected) ** _INNER for end in (self.low, self.high))
+        return Time(self.expected, self.bound, low, high)
 
     def moved(self, low: Numeric, high: Numeric) -> Time:
         """Divide the low end by `low` and multiply the high end by `high`, each on its side of the time.

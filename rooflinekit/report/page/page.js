@@ -35,7 +35,7 @@ function underOf(view) {
 }
 function shareOf(view) {  // the largest parts of the time of a token, as its chart has them
   const { terms, parts } = stepTerms(view, "decode"), all = sum(parts), ranked = parts.map((time, place) => [time, terms[place][0]]).sort((one, other) => other[0] - one[0]).slice(0, 2);
-  const ranges = felt(view).tpot.low === felt(view).tpot.high ? "" : `Ranges are 90 % intervals${view.rows.plan.evidence === "measured" ? " from measured kernels." : ": no measurements for this combination, so those of a near one are used."}`;
+  const { low, high, near } = felt(view).tpot, ranges = low === high ? "" : `In 8 of 10 deployments of others a token took ${near.map(asTime).join(" to ")}. Ranges drawn are 9 of 10${view.rows.plan.evidence === "measured" ? " from measured kernels." : ": no measurements for this combination, so those of a near one are used."}`;
   return [`Largest parts of a token: ${ranked.map(([time, name]) => `${name} ${asShare(time / all)}`).join(", ")}.`, ranges, crossing(view, bytesOf(view.decode))];
 }
 function crossing(view, read) {  // more sequences read more experts, so that the weights grow with the batch too

@@ -134,7 +134,10 @@ function reached([low, high], [variances, places, known], own, users, waiting, p
   const left = Math.max(1 - total(near.map((a, i) => total(near.map((b, j) => a * known.inverse[i][j] * b)))), 0.01), middle = logs[3], error = total(near.map((a, i) => a * known.weights[i]));
   return logs.map((log) => Math.sqrt(left) * (log - middle) + left * middle + error);
 }
-const ended = ([time, bound], logs) => [time, bound, Math.max(time * Math.exp(Math.min(logs[0], 0)), bound), time * Math.exp(Math.max(logs[logs.length - 1], 0))];
+const ended = ([time, bound], logs) => {  // the time with its 90 % interval, and the 80 % one
+  const [low, near, far, high] = [0, 1, logs.length - 2, logs.length - 1].map((place) => time * Math.exp((place < 3 ? Math.min : Math.max)(logs[place], 0)));
+  return [time, bound, Math.max(low, bound), high, [Math.max(near, bound), far]];
+};
 const admitted = (call, { reserves }, isl, osl, memory) => (reserves ? { ...memory, room: call("room", isl.mean + osl.mean, isl.mean)[0] } : memory);  // those that have room, as the engine admits them
 function playedAt(plan, at) {  // what users feel; null where not one request fits
   const found = sceneAt(plan, at);
@@ -158,7 +161,7 @@ function playedAt(plan, at) {  // what users feel; null where not one request fi
     const size = users <= placesOf(1) ? 1 - own.pool_error : 1 + own.pool_error;
     if (users && (users <= placesOf(size)) !== (users <= placesOf(1))) {  // both sides of whether all users have a place, as `LoadPlay.reaches` has them
       const part = sumsOf(some, played(some, { ...rules, blocks: Math.max(Math.trunc(rules.blocks * size), 1) }, tables), 0), further = [meanOf(part.ttft) / there[0], meanOf(part.tpot) / there[1]].map(Math.log);
-      logsOf(part.parts.waits / meanOf(part.e2e)).forEach((other, which) => { const both = logs[which], end = both.length - 1; both[0] = Math.min(both[0], other[0] + further[which]); both[end] = Math.max(both[end], other[end] + further[which]); });
+      logsOf(part.parts.waits / meanOf(part.e2e)).forEach((other, which) => { logs[which] = logs[which].map((log, place) => (place === 3 ? log : (place < 3 ? Math.min : Math.max)(log, other[place] + further[which]))); });
     }
     spans = [first, token].map((time, which) => ended([time, bounds[which]], logs[which]));
   }

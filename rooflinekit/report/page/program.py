@@ -454,7 +454,7 @@ class _Chip(NamedTuple):
     @classmethod
     def of(cls, at: Mapping[str, Numeric], is_cpu: bool, law: PowerLaw | None) -> _Chip:
         """With these inputs."""
-        known = None if law is None else _Law(**{name: at[name] for name in _POWER}, host=law.host)
+        known = None if law is None else _Law(at["idle"], at["waiting"], at["limit"], at["held"], law.host)
         return cls(at["bandwidth"], at["l2"], at, is_cpu, known)
 
     def peak(self, dtype: Dtype) -> Numeric:
