@@ -150,7 +150,7 @@ def test_rows_of_one_deployment_are_one_group(tmp_path):
         ({"gpu": np.nan}, "column 'gpu' is empty"),
         ({"engine": np.nan}, "column 'engine' is empty"),
         ({"model": np.nan, "source_key": "trt10"}, "column 'model' is empty"),
-        ({"engine": "lmdeploy"}, "unknown engine 'lmdeploy'; nearest: vllm"),
+        ({"engine": "lmdeploy"}, "unknown engine 'lmdeploy'; nearest:"),
         ({"tp": 3}, "tp=3"),
         ({"tp": 0}, "tp must be a whole number"),
         ({"tp": "two"}, "tp must be a whole number, not 'two'"),

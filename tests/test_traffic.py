@@ -256,7 +256,7 @@ def test_replicas_of_a_dense_model_bear_nearly_as_much_as_as_many_servers():
     """They share nothing but the clock of the step: between 0.75 and 1 of four servers' knee."""
     four = resolve("llama-3-8b", "h100-sxm", read_deployment({"dp": 4}), "none").predictor
     knees = [_knee(each, 1024, 256) for each in (four, BOUND)]
-    assert 0.75 * 4 * knees[1] < knees[0] <= 4 * knees[1] * (1 + 1e-9)
+    assert 0.75 * 4 * knees[1] < knees[0] <= 4 * knees[1] * 1.002  # each holds whole sequences
 
 
 def test_experts_see_the_tokens_that_there_are():

@@ -91,7 +91,7 @@ def read_intervals(path: Path) -> list[Interval]:
     if text.lstrip()[:1] == "{":
         why = f"no line is a request with {WANTED}; docs/watch.md has the other names"
     elif _EXPOSITION.search(text):
-        why = "is one page without a time of scrape; `rooflinekit compare` reads it; give the server's address here"
+        why = "is one page without the time of its scrape: `rooflinekit compare` reads it; give an address here"
     raise SpecError(f"{path}: {why}")
 
 

@@ -426,13 +426,11 @@ def guard_document(found: Guarded) -> Document:
 def junit_xml(found: Guarded) -> str:
     """JUnit XML: a test for every row, and a failure for every regression.
 
-        >>> from rooflinekit.evidence.guard import Check, Guarded
-    from rooflinekit.evidence.league import OURS, League, Standing
-    from rooflinekit.evidence.league import Figure as Rated
-        >>> print(junit_xml(Guarded("baseline", (Check("gemm", 1e-3, 1e-3, False, 0.0, 0.1, 0.2, 1.0),), "")))
-        <testsuite name="rooflinekit guard" tests="1" failures="0">
-          <testcase classname="baseline" name="gemm" />
-        </testsuite>
+    >>> from rooflinekit.evidence.guard import Check, Guarded
+    >>> print(junit_xml(Guarded("baseline", (Check("gemm", 1e-3, 1e-3, False, 0.0, 0.1, 0.2, 1.0),), "")))
+    <testsuite name="rooflinekit guard" tests="1" failures="0">
+      <testcase classname="baseline" name="gemm" />
+    </testsuite>
     """
     suite = ET.Element("testsuite", name="rooflinekit guard", tests=str(len(found.checks)),
                        failures=str(len(found.regressions)))  # fmt: skip

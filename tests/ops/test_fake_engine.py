@@ -34,7 +34,7 @@ import uvicorn
 from starlette.testclient import TestClient
 
 from rooflinekit.ops import openai
-from rooflinekit.service.connections import Bounds, Connection
+from rooflinekit.ops.connections import Bounds, Connection
 
 ASKED = {"rate": 20.0, "requests": 200, "isl": "uniform:500-1500", "osl": "uniform:20-100"}
 SERVERS = {
@@ -371,7 +371,7 @@ class TestWithOpenAIsClient:
         assert last.usage.completion_tokens == whole.usage.completion_tokens == 5
         (streamed,), (alone,) = last.rooflinekit["played"], whole.rooflinekit["played"]
         assert streamed["tpot_ms"] == pytest.approx(alone["tpot_ms"], rel=1e-9)  # no other request runs
-        assert streamed["ttft_ms"] == pytest.approx(alone["ttft_ms"], rel=1e-9)
+        assert streamed["ttft_ms"] == pytest.approx(alone["ttft_ms"], abs=0.06)  # or the token before is sent first
 
     def test_it_feels_what_simulate_says(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         """Over a socket, on an event loop whose time goes on when nothing is left to do: so no machine is too busy."""

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import rooflinekit as rk
+from rooflinekit.cli.command import find
 from rooflinekit.explanation.walk.front import layer_parts, walk
 from rooflinekit.explanation.walk.prompts import Prompts
 from rooflinekit.explanation.walk.result import Stop, Walk, Work
@@ -36,7 +37,7 @@ LAYOUTS = {"six": Prompts((6,)), "packed": Prompts((6, 3, 9)), "long": Prompts((
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "nomenclature.md"
-EXPLAINED = set(re.findall(r"`(\w+)`", PAGE.read_text(encoding="utf-8")))
+EXPLAINED = {*find("estimate").options, *re.findall(r"`(\w+)`", PAGE.read_text(encoding="utf-8"))}
 
 
 def _keys(data: object) -> Iterator[str]:
