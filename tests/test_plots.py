@@ -33,6 +33,13 @@ ROOT = Path(__file__).parents[1]
 STATIC = [kind for kind in PICTURES["Estimate"] if kind not in ("request", "lanes", "over-load")]
 
 
+def test_without_matplotlib_a_picture_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rooflinekit.report.plots.front.find_spec", lambda name: None)
+    words = ["estimate", "llama3-8b", "--plots", str(tmp_path / "pictures")]
+    result = CliRunner().invoke(app, words)
+    assert (result.exit_code, "pip install 'rooflinekit[plots]'" in result.stderr) == (2, True), result.stderr
+
+
 @pytest.fixture(scope="module")
 def estimate():
     return rk.estimate("llama3-8b", "h100-sxm", batch=32, isl=2048)

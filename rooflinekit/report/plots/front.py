@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.model.types.errors import InputError, UnknownNameError
+from rooflinekit.model.types.errors import InputError, MissingExtraError, UnknownNameError
 
 if TYPE_CHECKING:
     from rooflinekit.report.plots.style import Picture
@@ -54,6 +55,7 @@ def plot(result: Any, kind: str | None = None, theme: str = "light") -> Picture:
     >>> picture.description.split(": ")[1].split(".")[0]
     'the ridge is at 295 FLOP per byte'
     """
+    _check_installed()
     from rooflinekit.report.plots.style import THEMES, styled  # noqa: PLC0415 - matplotlib takes a while
 
     result = tuple(result) if isinstance(result, list) else result
@@ -91,6 +93,12 @@ def drawable(result: Any) -> list[str]:
     if not found:
         raise InputError("nothing to draw: the table needs answered rows that differ in batch, isl, context or load")
     return found
+
+
+def _check_installed() -> None:
+    """Raises MissingExtraError in an install without matplotlib, which nothing but pictures needs."""
+    if find_spec("matplotlib") is None:
+        raise MissingExtraError("drawing pictures", "plots")
 
 
 def _kinds_of(result: Any) -> Mapping[str, str]:
@@ -134,6 +142,7 @@ def check_plots(folder: Path, names: Sequence[str], force: bool) -> None:
 
     Raises InputError for a folder that cannot be made or that holds one of the files.
     """
+    _check_installed()
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; name a folder for the pictures")
     if not folder.parent.is_dir():
