@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rooflinekit.decision.planning.rollout import RolloutPlan, plan_rollout
     from rooflinekit.decision.sensitivity.levers import levers
     from rooflinekit.decision.sensitivity.moves import advice
+    from rooflinekit.decision.sweeping.interactivity import interactivity
     from rooflinekit.decision.sweeping.sweep import sweep
     from rooflinekit.estimation.estimator import estimate
     from rooflinekit.estimation.facts import kv_cache_bytes, max_context, parameters
@@ -72,6 +73,7 @@ _NAMES = {
     "decision.fits": "fits_on",
     "decision.sensitivity.levers": "levers",
     "decision.sensitivity.moves": "advice",
+    "decision.sweeping.interactivity": "interactivity",
     "decision.sweeping.sweep": "sweep",
     "estimation.estimator": "estimate",
     "estimation.facts": "kv_cache_bytes max_context parameters",
@@ -129,6 +131,7 @@ __all__ = [
     "fewest_gpus",
     "fits_on",
     "guard",
+    "interactivity",
     "kv_cache_bytes",
     "largest",
     "launch",

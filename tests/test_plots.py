@@ -315,7 +315,7 @@ class TestLoads:
     def test_a_table_from_a_file_has_the_same_pictures(self, loaded, tmp_path):
         loaded.to_csv(tmp_path / "a.csv", index=False)
         read = pd.read_csv(tmp_path / "a.csv")
-        assert kinds_of(read) == kinds_of(loaded) == ["load", "pareto", "interactivity"]
+        assert kinds_of(read) == kinds_of(loaded) == ["load", "pareto"]
         for kind in kinds_of(read):
             assert rk.plot(read, kind).svg() == rk.plot(loaded, kind).svg()
 

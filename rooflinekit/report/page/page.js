@@ -9,12 +9,12 @@ function tiles(view) {
   const { memory, load, at } = view, times = felt(view), { energy } = times, { fits } = memory, would = fits ? "" : "moot", priced = fits && !DATA.pool;
   const fit = fits ? tile(`${asShare(memory.total / memory.capacity)} full`, "memory", `${asBytes(memory.total)} of ${asBytes(memory.capacity)}; room for ${GROUPED.format(memory.room)} ${counted("sequence", memory.room)}`)
     : tile("does not fit", "memory", `${asBytes(memory.needed)} needed, ${asBytes(memory.available)} there`, "bad");
-  const named = (title) => (fits ? title : `${title}, if it fitted`), first = load && !load.stable ? tile("no limit", "first token (TTFT)", "grows without end (overload)", "bad") : tile(asTime(times.ttft.time), named(at.batch > 1 && !load ? `first token (TTFT), all ${GROUPED.format(at.batch)}` : "first token (TTFT)"), range(times.ttft), would);
+  const named = (title) => (fits ? title : `${title}, if it fitted`), first = load && !load.stable ? tile("no end", "first token (TTFT)", "grows without end (overload)", "bad") : tile(asTime(times.ttft.time), named(at.batch > 1 && !load ? `first token (TTFT), all ${GROUPED.format(at.batch)}` : "first token (TTFT)"), range(times.ttft), would);
   const running = load ? [tile(three(load.running), "sequences running", `${three(load.rate)} requests/s${"rate" in load.at ? `; at most ${three(load.knee)} can be served` : ""}`)] : [];
   byId("tiles").replaceChildren(
-    tile(asTime(times.tpot.time), named("per token (TPOT)"), range(times.tpot), would), ...(DATA.pool ? [] : [first]),
+    tile(asTime(times.tpot.time), named("time per token (TPOT)"), range(times.tpot), would), ...(DATA.pool ? [] : [first]),
     tile(`${three(times.rateUser)} tok/s`, "each user", `${three(times.rateEach)} each GPU${load ? "" : ", prompts included"}`, would), ...running,
-    ...(priceOf(view) && priced ? [tile(asDollars(dollars(view)), "1M output tokens", `at $${priceOf(view)[0]} an hour for each GPU`)] : []),
+    ...(priceOf(view) && priced ? [tile(asDollars(dollars(view)), "price of 1M output tokens", `at $${priceOf(view)[0]} an hour for each GPU`)] : []),
     ...(energy && priced ? [tile(asEnergy(energy.joules), "energy of a token", `each GPU at ${three(energy.watts)} W`)] : []), fit);
 }
 const priceOf = (view) => OFFERS.gpus[view.at.gpu]?.price, dollars = (view) => priceOf(view)[0] / 3600 / felt(view).rateEach * 1e6;  // of output tokens, prompts included
@@ -144,7 +144,7 @@ function shares() {
 }
 function showBar(view) {
   const times = felt(view), entry = (value, title) => make("span", title, {}, make("b", value));
-  byId("bar").replaceChildren(...[[asTime(times.tpot.time), "per token"], [asTime(times.ttft.time), "first token"], [`${three(times.rateEach)} tok/s`, "each GPU"], [view.memory.fits ? `${asShare(view.memory.total / view.memory.capacity)} full` : "does not fit", "memory"]].map(([value, title]) => entry(value, title)));
+  byId("bar").replaceChildren(...[[asTime(times.tpot.time), "time per token"], [asTime(times.ttft.time), "first token"], [`${three(times.rateEach)} tok/s`, "each GPU"], [view.memory.fits ? `${asShare(view.memory.total / view.memory.capacity)} full` : "does not fit", "memory"]].map(([value, title]) => entry(value, title)));
 }
 
 // ---- heading, answer, facts and notes: Python wrote those of the first state, and the sentences of all others

@@ -64,7 +64,7 @@ def kinds_of(table: pd.DataFrame) -> list[str]:
     if both and len(answered(table)) > 1:
         kinds.append("pareto")
         by = compared(table)
-        kinds += ["interactivity"] if by and interactivity(table, by).shape > (1, 1) else []
+        kinds += ["interactivity"] if by and min(interactivity(table, by).shape) > 1 else []
     return kinds
 
 
@@ -442,7 +442,7 @@ def pareto(table: pd.DataFrame, theme: Theme) -> Picture:
     axes.set(xscale="log", yscale="log", xlabel="output of one user [tok/s]", ylabel="output of one GPU [tok/s]")
     for each in (axes.xaxis, axes.yaxis):
         decades(each, scale_text)
-    told = ["", "black rings: best of all"] + ([f"numbers: {_UNITS.get(axis, 'requests a second')}"] if axis else [])
+    told = ["", "outlined: best of all"] + ([f"numbers: {_UNITS.get(axis, 'requests a second')}"] if axis else [])
     told += [f"without a name: {len(fronts) - len(named)} others"] if len(fronts) > len(named) else []
     told += ["grey rings: " + " or ".join(dict.fromkeys(why_not(rows)[~holds]))] if not holds.all() else []
     said = "; ".join(told)
@@ -473,8 +473,8 @@ def interactivity_table(table: pd.DataFrame, theme: Theme) -> Picture:
     if len(found.columns) < 2 or not len(found):
         raise InputError("nothing to draw: interactivity takes two accelerators, or two values of another choice")
     names = [*map(str, found.columns)][:_MOST]
-    frame = frame_of("Interactivity: best tokens/s of one GPU by tokens/s of each user", table, theme)
-    figure, (axes,) = frame.panels(1.6 + _CELL * len(names), 1.3 + _HIGH * len(found))
+    frame = frame_of("Interactivity: best tokens/s of one GPU", table, theme)
+    figure, (axes,) = frame.panels(max(1.6 + _CELL * len(names), _SIZE[0]), 1.3 + _HIGH * len(found))
     colors = shaded(names, theme)
     for row, (speed, cells) in enumerate(found[found.columns[: len(names)]].iterrows()):
         best = cells.max()
