@@ -404,6 +404,22 @@ def test_intervals_do_not_widen_where_files_agree(truth):
         assert spread <= own.spread.get(name, 0.0) + 1e-12
 
 
+def test_loads_of_the_files_narrow_intervals_of_that_model_under_load(truth):
+    """What the fit leaves of four loads: little error, and intervals of a load between them are narrower."""
+    mine = load_calibration(str(truth[2])).served
+    (key, loads), *others = mine.loads.items()
+    assert (key, others) == ((MODEL, 1), [])
+    assert [(round(each.users), each.prompt) for each in loads] == sorted((users, isl) for users, isl, _ in LOADS)
+    assert all(abs(each.tpot) < 0.05 for each in loads)
+    asked = {"gpu": "h100-sxm", "isl": 512, "osl": 256, "concurrency": 24}
+    for model, narrower in ((MODEL, True), ("mistral-7b", False)):
+        widths = []
+        for calibration in (None, str(truth[2])):
+            low, high = rk.estimate(model, calibration=calibration, **asked).interval80["ttft_ms"]
+            widths.append(high / low)
+        assert (widths[1] < 0.8 * widths[0]) is narrower
+
+
 def test_elsewhere_the_costs_are_not_used_and_it_is_said(truth):
     mine = str(truth[2])
     for gpu, deployment in (
@@ -424,6 +440,7 @@ def test_elsewhere_the_costs_are_not_used_and_it_is_said(truth):
     ("source: [files]", "source: [nobody]", "nobody"),
     ("  errors: {", "  errors: {nothing: 1, ", "unknown key"),
     ("memory: {value: 1", "memory: {value: 99", "0 to 10"),
+    ("users: ", "users: -", "users"),
     ("  shipped: true", "  shipped: yes please", "not true or false"),
 ])  # fmt: skip
 def test_a_section_that_cannot_be_trusted_is_refused(truth, tmp_path, old, new, said):

@@ -234,7 +234,7 @@ def _lay_out(  # noqa: PLR0913, PLR0917 - what a plan is made of
     system: System | None,
 ) -> tuple[Predictor, tuple[str, ...]]:
     """The plan of a deployment, and what to say about it; made once of the same objects."""
-    engine, notes = _with_served_costs(_on_host(engine, deployment, gpu), deployment, gpu, calibration)
+    engine, notes = _with_served_costs(_on_host(engine, deployment, gpu), deployment, model, gpu, calibration)
     if gpu.power is not None and calibration is not None and calibration.power is not None:
         gpu = replace(gpu, power=gpu.power.scaled(*calibration.power, f"{gpu.power.source}; {calibration.name}"))
     if deployment.power_cap is not None:
@@ -321,9 +321,12 @@ def _on_host(engine: Engine, deployment: Deployment, gpu: Accelerator) -> Engine
 
 
 def _with_served_costs(
-    engine: Engine, deployment: Deployment, gpu: Accelerator, calibration: Calibration | None
+    engine: Engine, deployment: Deployment, model: Model, gpu: Accelerator, calibration: Calibration | None
 ) -> tuple[Engine, list[str]]:
-    """The engine, with the costs that benchmark files of this accelerator and engine showed, if there are such."""
+    """The engine, with the costs that benchmark files of this accelerator and engine showed, if there are such.
+
+    The loads among them narrow the intervals of this model on as many accelerators.
+    """
     served = calibration.served if calibration else None
     if served is None or calibration is None:
         return engine, []
@@ -333,7 +336,9 @@ def _with_served_costs(
         return engine, [f"engine costs of {calibration.name} are of {where} on {served.accelerator} and are not used"]
     costs = served.costs.working_as(engine.costs)
     memory = tuple(entry for entry in engine.provenance if entry.quantity.startswith("engine.memory."))
-    return replace(engine, costs=costs, provenance=(*memory, *served.provenance)), []
+    own = replace(engine.loaded.own, loads=served.loads.get((model.name, deployment.gpus), ()))
+    loaded = replace(engine.loaded, own=own)
+    return replace(engine, costs=costs, loaded=loaded, provenance=(*memory, *served.provenance)), []
 
 
 def refuse_static(given: Mapping[str, Any], deployment: Deployment) -> None:

@@ -34,7 +34,7 @@ from rooflinekit.model.types.numeric import Array
 from rooflinekit.model.types.time import SIGMAS
 from rooflinekit.model.types.units import percent
 from rooflinekit.specs.calibration.load import calibration_path
-from rooflinekit.specs.calibration.served import Fitted, ServedFile, ServingHeading, plain, with_serving
+from rooflinekit.specs.calibration.served import Fitted, ServedFile, ServedLoad, ServingHeading, plain, with_serving
 from rooflinekit.specs.engines import UNITLESS, step_range
 from rooflinekit.specs.files import read_text
 
@@ -138,8 +138,8 @@ def remarks(
         said.append(f"intervals widen to a factor of {widened:.2f}, as far as left-out files are off")
     else:
         said.append(
-            "intervals: only the part of the engine's costs narrows. These files are of one deployment, so the part of"
-            f" kernels and the least factor of {interval:.2f} stay"
+            "intervals: under load they narrow by what the files' loads say of loads like them. Of a static batch only"
+            f" the part of the engine's costs narrows; that of kernels and the least factor of {interval:.2f} stay"
         )
     return tuple(said)
 
@@ -314,7 +314,7 @@ def fit_benchmarks(
         ) for number, each in _errors(table, "file").items()
     ]  # fmt: skip
     named = tuple(sorted(of_files, key=lambda file: (file.name, file.sha256)))
-    fitted = Fitted(costs, problem.spreads(posterior), _notes(outcomes, own, costs))
+    fitted = Fitted(costs, problem.spreads(posterior), _notes(outcomes, own, costs), _loads(problem, posterior))
     base = read_text(calibration_path(given.calibration or benchmarks.calibration.name))
     text = with_serving(base, _heading(given, benchmarks, date), named, fitted)
     noise = {name: float(posterior.noise[number]) for number, name in enumerate(METRICS) if name in errors}
@@ -336,6 +336,41 @@ def _costs(problem: Problem, posterior: Posterior, table: pd.DataFrame) -> StepC
         left = np.log(steps["measured"] / steps["unseen"])
         interval = max(interval, math.exp(SIGMAS * math.sqrt(float(left @ left) / max(len(left), 1))))
     return replace(problem.costs(posterior.places), interval=interval, spread=spread)
+
+
+def _loads(problem: Problem, posterior: Posterior) -> list[ServedLoad]:
+    """The loads that intervals may be narrowed by, after those that the calibration before had.
+
+    Loads within half an octave of users and prompts count as one, with the mean logarithms: they say the same.
+    """
+    alike: dict[tuple[str, int, int, int], list[ServedLoad]] = {}
+    served, times = problem.benchmarks.calibration.served, problem.times(posterior.places).tolist()
+    known = [ServedLoad(*key, each.users, each.prompt, *(None if log is None else math.exp(log)
+                                                         for log in (each.ttft, each.tpot)))
+             for key, loads in (served.loads.items() if served else ()) for each in loads]  # fmt: skip
+    for case in problem.cases:
+        ours = dict(zip(case.measured, times, strict=False))
+        del times[: len(case.measured)]
+        over = {f"{name}_ms": case.measured[f"{name}_ms"] / ours[f"{name}_ms"] for name in ("ttft", "tpot")
+                if f"{name}_ms" in ours and math.isfinite(ours[f"{name}_ms"])}  # fmt: skip
+        plan, load = case.posed.resolved.plan, case.posed.load
+        if case.posed.work is None and over:
+            users, prompt = max(float(load.users or case.running), 1.0), max(load.isl.mean, 1.0)
+            of = plan.model.name, plan.deployment.gpus
+            known.append(ServedLoad(*of, users, prompt, over.get("ttft_ms"), over.get("tpot_ms")))
+    for each in known:
+        place = round(2.0 * math.log2(each.users)), round(2.0 * math.log2(each.prompt))
+        alike.setdefault((each.model, each.gpus, *place), []).append(each)
+    return [_mean(alike[key]) for key in sorted(alike)]
+
+
+def _mean(loads: Sequence[ServedLoad]) -> ServedLoad:
+    """Loads that say the same as one: geometric means."""
+    means = {}
+    for name in ("users", "prompt", "ttft", "tpot"):
+        logs = [math.log(value) for each in loads if (value := getattr(each, name)) is not None]
+        means[name] = math.exp(math.fsum(logs) / len(logs)) if logs else None
+    return ServedLoad(loads[0].model, loads[0].gpus, **means)  # type: ignore[arg-type]
 
 
 def _heading(given: Given, benchmarks: Benchmarks, date: str) -> ServingHeading:

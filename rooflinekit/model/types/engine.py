@@ -382,7 +382,8 @@ class ServedCosts:
 
     since: first version of that range. errors: one standard error of each cost after the fit, which the files' next fit
     starts from; the spread in `costs`, for intervals, is never more than the shipped one. shipped: the kernels' fits
-    are those of a shipped calibration. hashes: of the files that have been used.
+    are those of a shipped calibration. hashes: of the files that have been used; loads: that they held, by model and
+    number of accelerators.
     """
 
     accelerator: str
@@ -393,6 +394,7 @@ class ServedCosts:
     provenance: tuple[Provenance, ...]
     shipped: bool
     hashes: tuple[str, ...]
+    loads: Mapping[tuple[str, int], tuple[OwnLoad, ...]] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.model.types.engine import ServedCosts, StepCosts
+from rooflinekit.model.types.engine import OwnLoad, ServedCosts, StepCosts
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.specs.engines import UNITLESS, read_facts
 from rooflinekit.specs.section import EMPTY, Layout, Section
@@ -22,7 +23,8 @@ _COMMENT = (
     "# Engine costs of one deployment, fitted to benchmark files (docs/fit-back.md). files: mean error of each before",
     "# and after the fit, and unseen: by a fit without that file. costs: value, spread in intervals (never more than",
     "# before), what they were, and the share that the files have in the value. errors: one standard error of each, of",
-    "# the logarithm for memory and compute.",
+    "# the logarithm for memory and compute. loads: measured over fitted times, by model, accelerators, users in the",
+    "# system and tokens of a prompt.",
 )
 
 
@@ -37,6 +39,18 @@ class ServedFile:
     before: float
     after: float
     unseen: float | None = None
+
+
+@dataclass(frozen=True)
+class ServedLoad:
+    """A load of the files: mean TTFT and TPOT as measured over those of the fit; None where they were not measured."""
+
+    model: str
+    gpus: int
+    users: float
+    prompt: float
+    ttft: float | None = None
+    tpot: float | None = None
 
 
 class _Served(Layout):
@@ -54,6 +68,7 @@ class _Served(Layout):
     base: Mapping[str, Any] = EMPTY
     shipped: bool = False
     earlier: tuple[str, ...] = ()
+    loads: tuple[ServedLoad, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -79,6 +94,7 @@ class Fitted:
     costs: StepCosts
     errors: Mapping[str, float]
     notes: Mapping[str, str]
+    loads: Sequence[ServedLoad] = ()
 
 
 def read_served(path: Path, data: Mapping[str, Any]) -> ServedCosts:
@@ -91,8 +107,22 @@ def read_served(path: Path, data: Mapping[str, Any]) -> ServedCosts:
     hashes = (*file.earlier, *(each.sha256 for each in file.files))
     return ServedCosts(
         file.accelerator, file.engine, file.since, costs, {key: _error(errors, key) for key in errors.data},
-        provenance, file.shipped, hashes,
+        provenance, file.shipped, hashes, _loads(section, file.loads),
     )  # fmt: skip
+
+
+def _loads(section: Section, listed: Sequence[ServedLoad]) -> dict[tuple[str, int], tuple[OwnLoad, ...]]:
+    """Loads by model and accelerators, with logarithms."""
+    found: dict[tuple[str, int], tuple[OwnLoad, ...]] = {}
+    for number, each in enumerate(listed):
+        known = {name: time for name in ("ttft", "tpot") if (time := getattr(each, name)) is not None}
+        for name, value in {"users": each.users, "prompt": each.prompt, **known}.items():
+            if value <= 0.0:
+                section.refuse(f"loads[{number}].{name}", f"{value!r} is not a number above 0")
+        logs = {name: math.log(time) for name, time in known.items()}
+        key = each.model, each.gpus
+        found[key] = (*found.get(key, ()), OwnLoad(each.users, each.prompt, **logs))
+    return found
 
 
 def _error(errors: Section, key: str) -> float:
@@ -120,7 +150,14 @@ def with_serving(text: str, heading: ServingHeading, files: Sequence[ServedFile]
         value, spread = (_value(key, each) for each in (getattr(fitted.costs, key), fitted.costs.spread.get(key, 0.0)))
         lines += [f"    {key}: {{value: {value}, spread: {spread}, source: [files], note: {_quoted(note)}}}"]
     lines += [f"  errors: {{{', '.join(f'{key}: {_value(key, error)}' for key, error in fitted.errors.items())}}}"]
+    lines += ["  loads:", *map(_load_line, fitted.loads)] if fitted.loads else []
     return whole.rstrip("\n") + "\n" + "\n".join(lines) + "\n"
+
+
+def _load_line(load: ServedLoad) -> str:
+    numbers = {name: getattr(load, name) for name in ("users", "prompt", "ttft", "tpot")}
+    words = ", ".join(f"{name}: {plain(value)}" for name, value in numbers.items() if value is not None)
+    return f"    - {{model: {_quoted(load.model)}, gpus: {load.gpus}, {words}}}"
 
 
 def _file_line(file: ServedFile) -> str:
