@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 
 import rooflinekit as rk
+from rooflinekit.decision.planning.rollout import plan_rollout
 from rooflinekit.report.schemas import SCHEMAS
 
 FOLDER = Path(__file__).parents[1] / "docs" / "schema"
@@ -92,6 +93,10 @@ ANSWERS: dict[str, list[tuple[str, Callable[[], Any]]]] = {
             ),
         ),
         ("users, no price", lambda: rk.plan("llama-3-8b", "h20", users=50, tp=[1], disaggregated=False)),
+    ],
+    "plan-rollout": [
+        ("in turn", lambda: plan_rollout(16, "llama-3-8b", isl=100, osl=20, rollout_gpus=[1, 2])),
+        ("apart, in flight", lambda: plan_rollout(16, "llama-3-8b", osl="uniform:8-20", in_flight=8, train_gpus=2)),
     ],
 }
 CASES = [(command, case) for command, cases in ANSWERS.items() for case, _ in cases]

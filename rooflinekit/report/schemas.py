@@ -20,6 +20,7 @@ from typing_extensions import TypedDict  # typing's own cannot be read back befo
 from rooflinekit.decision.economics.cost import Cost
 from rooflinekit.decision.planning.autoscale import ColdStart
 from rooflinekit.decision.planning.plan import Candidate, Fleet, PlanAnswer
+from rooflinekit.decision.planning.rollout import RolloutPlan, RolloutStep
 from rooflinekit.decision.sensitivity.elasticity import Elasticity
 from rooflinekit.decision.sensitivity.levers import Balance, Levers, MoveResult
 from rooflinekit.decision.sensitivity.moves import ADVISED, Advice
@@ -205,6 +206,8 @@ _SPECIAL: Mapping[type, Mapping[str, Any]] = {
         **dict.fromkeys(("watts", "peak_watts", "output_tok_s"), _Size | None),
         "usd_per_million_tokens": _Million, "evidence": _one_of(EVIDENCE),
     },
+    RolloutPlan: {"engine": _Engine, "scenario": _Inputs},
+    RolloutStep: {"gpus": _Count},
     LoadResult: {
         "percentiles": _object("Percentiles", **dict.fromkeys(_FELT, _Quantiles)),
         "errors": _object("Errors", **dict.fromkeys(
@@ -309,7 +312,7 @@ def _schema(command: str, kind: Any, description: str) -> Schema:
     {'minimum': 0, 'type': 'number'}
     """
     made = schema_of(kind)
-    title = f"rooflinekit {command} --format json"
+    title = f"rooflinekit {command.replace('-', ' --')} --format json"
     return {"$schema": GenerateJsonSchema.schema_dialect, "title": title, "description": description} | made
 
 
@@ -349,6 +352,7 @@ SCHEMAS: Mapping[str, Callable[[], Schema]] = {
         ("explain", _Derivation, "Numbers of the tree are in SI. "),
         ("levers", Levers, ""),
         ("plan", PlanAnswer, ""),
+        ("plan-rollout", RolloutPlan, ""),
         ("shapes", Walk, "Work is of one accelerator. "),
         ("simulate", Outcome, ""),
     )
