@@ -45,6 +45,7 @@ _WAITING = 64  # users for each one that runs, up to which a limit on waiting is
 _FASTEST = 1e3  # times the bandwidth there is
 _LEAST, _MOST = 1e-6, 1e7  # requests/s between which the load of a budget is looked for
 _CLOSE = 1e-7  # relative
+_ROUGH = 0.03  # of a rate: within it one replica more or less is a matter of the requests that are played
 
 
 @dataclass(frozen=True)
@@ -510,7 +511,7 @@ def _of_budget(question: PlanQuestion, capacity: Capacity, course: Course, rate:
     pieces = [f"{part.replicas} {'' if part.role == 'serve' else part.role + ' '}x "
               f"{deployment_name(part.replica.scenario)}" for part in fleet.parts]  # fmt: skip
     peak = f", {top:.4g} at the peak of {course.profile.name}" if len(course.profile.rates) > 1 else ""
-    binds = "limit" if capacity.gpus(top * 1.0001) > question.reserve.limit(fleet.names[0]) else "budget"
+    binds = "limit" if capacity.gpus(top * (1.0 + _ROUGH)) > question.reserve.limit(fleet.names[0]) else "budget"
     answer = (
         f"The largest rate is {rate:.4g} requests/s{peak}: {fleet.gpus:,} GPUs as {' + '.join(pieces)} cost "
         f"${cost:,.0f} of the ${budget:,.0f} a month."
