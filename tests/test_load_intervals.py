@@ -15,17 +15,19 @@ from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.load.answer import AskedLoad, play_load
 from rooflinekit.load.lengths import Fixed
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.types.engine import LoadErrors, Places
+from rooflinekit.model.types.engine import ROOM, LoadErrors, OwnLoad, OwnLoads, Places
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.report.document import plain_text
 from rooflinekit.report.estimate import document
+from rooflinekit.specs.doubt import nearest_measured, own_loads, version_variances
 from rooflinekit.specs.engines import engine_names, load_engine, read_facts, step_ranges
 from rooflinekit.specs.section import Section
 
 
-def predictor_with(errors: LoadErrors) -> Predictor:
+def predictor_with(errors: LoadErrors, **settings: float) -> Predictor:
     """Llama-3-8B on an H100 with these errors; the engine holds 64 sequences."""
-    found = resolve("llama-3-8b", "h100-sxm", read_deployment({"max_num_seqs": 64}), None).predictor
+    deployment = read_deployment({"max_num_seqs": 64} | settings)
+    found = resolve("llama-3-8b", "h100-sxm", deployment, None).predictor
     return Predictor(replace(found.plan, engine=replace(found.plan.engine, loaded=errors)), found.memory)
 
 
@@ -64,6 +66,50 @@ def test_an_end_never_crosses_the_time_or_the_bound():
     ttft, tpot, _ = play_load(predictor_with(slower), AskedLoad(Fixed(1024), Fixed(256), users=16)).times()
     assert ttft.low == ttft.expected < ttft.high
     assert tpot.low == tpot.bound
+
+
+ENGINE = LoadErrors(tpot=(0.0, 0.04, 0.0, 0.0, 0.0))
+
+
+def test_a_load_measured_narrows_loads_near_it_and_moves_them_by_its_error():
+    """By hand: correlation 0.4 + 0.5·exp(−d²/2), d = ln 4 for four times the users; k² of the variance goes."""
+    knows = replace(ENGINE, own=OwnLoads(tpot=(0.4, 0.5), loads=(OwnLoad(16.0, 1024.0, tpot=0.1),)))
+    for users, correlation in ((16, 0.9), (64, 0.4 + 0.5 * math.exp(-(math.log(4.0) ** 2) / 2.0))):
+        low, high = knows.reach("tpot", 0.0, users, False, 0.0, 1024.0).ends
+        wide = 1.645 * 0.2 * math.sqrt(1.0 - correlation**2)
+        assert (low, high) == pytest.approx((min(0.1 * correlation - wide, 0.0), 0.1 * correlation + wide))
+    assert knows.reach("ttft", 0.0, 16, False, 0.0, 1024.0) == ENGINE.reach("ttft", 0.0, 16, False, 0.0)
+
+
+@given(st.lists(st.tuples(st.floats(1.0, 1e3), st.floats(1.0, 1e5)), min_size=1, max_size=5))
+def test_more_loads_never_widen(places):
+    own, before = own_loads("sglang"), 1.0
+    for count in range(1, len(places) + 1):
+        known = replace(own, loads=tuple(OwnLoad(*place, ttft=0.2, tpot=0.2) for place in places[:count]))
+        left = known.left("tpot", 32.0, 1024.0)[0]
+        assert 0.01 <= left <= before + 1e-9
+        before = left
+
+
+def test_a_version_is_doubted_by_its_distance_from_measured_ones():
+    assert version_variances("vllm", None) == version_variances("vllm", "0.18.0") == (0.0, 0.0)
+    near, far = (version_variances("vllm", name) for name in ("0.26", "0.30"))
+    assert 0.0 < near[0] < far[0] and 0.0 < near[1] < far[1]
+    assert nearest_measured("vllm", "0.30").version == "0.24.0"
+    old, new = (rk.estimate("llama-3-8b", concurrency=16, engine=f"vllm@{name}") for name in ("0.24.0", "0.40"))
+    assert new.interval["tpot_ms"][1] > 1.2 * old.interval["tpot_ms"][1]
+    assert "nearest measured is 0.24.0" in new.doubt["tpot_ms"].cause
+    assert any("loads of vllm 0.40 were not measured" in note for note in new.warnings)
+
+
+def test_where_few_percent_of_the_cache_decide_both_sides_count():
+    """50 users of 51 places, of which two are lost with 5 % of the cache: the high end is of those who wait."""
+    small = predictor_with(ENGINE, memory_fraction=0.3)
+    clear, edge = (play_load(small, AskedLoad(Fixed(1024), Fixed(256), users)) for users in (44, 50))
+    assert edge.places == 51
+    near, far = clear.reaches["ttft"], edge.reaches["ttft"]
+    assert ROOM in far.causes and ROOM not in near.causes
+    assert far.ends[1] > near.ends[1] + math.log(1.02)
 
 
 @given(

@@ -82,10 +82,16 @@ def told(found: Estimate) -> dict[str, float]:
     }  # fmt: skip
     for name, expected in (("ttft", found.ttft_ms), ("tpot", found.tpot_ms)):
         low, high = (found.interval or {}).get(f"{name}_ms") or (expected, expected)
-        ends = expected, found.bound[f"{name}_ms"], low, high
-        numbers |= {
-            f"{name} {end}": value / 1e3 for end, value in zip(("time", "bound", "low", "high"), ends, strict=True)
+        near, far = (found.interval80 or {}).get(f"{name}_ms") or (expected, expected)
+        ends = {
+            "time": expected,
+            "bound": found.bound[f"{name}_ms"],
+            "low": low,
+            "high": high,
+            "near": near,
+            "far": far,
         }
+        numbers |= {f"{name} {end}": value / 1e3 for end, value in ends.items()}
     for name in ("ttft", "tpot", "e2e"):
         percentiles = load.percentiles[f"{name}_ms"]
         numbers |= {f"{name} {share}": (percentiles[share] or 0.0) / 1e3 for share in ("p50", "p90", "p95", "p99")}
@@ -104,6 +110,7 @@ def seen(view: dict[str, Any]) -> dict[str, float]:
     numbers |= {name: energy[name] for name in ("joules", "watts")}
     for name in ("ttft", "tpot"):
         numbers |= {f"{name} {end}": load[name][end] for end in ("time", "bound", "low", "high")}
+        numbers |= {f"{name} {end}": value for end, value in zip(("near", "far"), load[name]["near"], strict=True)}
     for name in ("ttft", "tpot", "e2e"):
         values = load["sorted"][name] or [load["tpot"]["time"]]
         shares = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
