@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
-settings.register_profile("test", max_examples=50, deadline=None, derandomize=True, suppress_health_check=QUIET)
+settings.register_profile("test", max_examples=25, deadline=None, derandomize=True, suppress_health_check=QUIET)
 settings.register_profile("long", max_examples=1000, deadline=None, suppress_health_check=QUIET)
 settings.load_profile("test")
 

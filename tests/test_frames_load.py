@@ -111,7 +111,7 @@ def test_a_setting_in_a_column_of_text_is_read(column, cell, value):
 @pytest.fixture(scope="module")
 def many():
     """Closed and open loops of all kinds, long and short, some above the knee."""
-    draw, rows = np.random.default_rng(0), 40
+    draw, rows = np.random.default_rng(0), 24
     closed = draw.random(rows) < 0.5
     table = pd.DataFrame({
         "model": draw.choice(["llama-3-8b", "gpt-oss-120b"], rows),
@@ -147,5 +147,5 @@ def test_many_rows_at_once_are_what_estimate_says_of_each(many):
 
 def test_a_row_under_load_has_the_same_bits_alone(many):
     table, got = many
-    for at in (0, 7, 21, 39):
+    for at in (0, 7, 21):
         pd.testing.assert_frame_equal(rk.estimate_frame(table.iloc[[at]]), got.iloc[[at]], check_exact=True)

@@ -322,7 +322,7 @@ class TestEncodersUnderLoad:
 
     def test_a_plan_chooses_how_many(self) -> None:
         """Each number is a candidate whose accelerators are all counted and paid."""
-        answer = rk.plan("gemma-3-4b", rate=60, images=4, isl=100, osl=60, slo="p95 ttft<400ms", tp=[1],
+        answer = rk.plan("gemma-3-4b", rate=20, images=4, isl=100, osl=60, slo="p95 ttft<400ms", tp=[1],
                          encoder_gpus=[0, 1, 2], disaggregated=False)  # fmt: skip
         seen = {}
         for candidate in answer.candidates:

@@ -70,33 +70,9 @@ class TestAnswers:
         assert full["answer"]["decode"]["kernels"]
 
     @pytest.mark.parametrize(
-        ("tool", "asked", "key"),
-        [
-            ("estimate", {"model": "llama3-8b", "rate": 5}, "load"),
-            ("levers", {"model": "llama3-8b", "batch": 8, "gpus": "l40s=1.2"}, "moves"),
-            ("explain", {"model": "llama3-8b", "metric": "tpot"}, "derivation"),
-            ("simulate", {"model": "llama3-8b", "rate": 5, "requests": 50}, "ttft_ms"),
-            ("plan", {"model": "llama3-8b", "rate": 1, "tp": [1], "aggregated_only": True}, "best"),
-            ("compare", {"run": VLLM, "gpu": "h100", "tp": 1}, "runs"),
-            ("models", {}, "models"),
-            ("gpus", {}, "accelerators"),
-        ],
-    )
-    def test_every_tool_answers_from_a_worker(self, client, tool, asked, key):
-        response = client.post(f"/v1/{tool}", json=asked)
-        assert response.status_code == 200, response.text
-        body = response.json()
-        assert key in body["answer"]
-        if tool not in ("models", "gpus"):
-            assert body["basis"]["sources"][0].startswith("rooflinekit://")
-            assert all(body["basis"][part] for part in ("level", "interval", "evidence")), body["basis"]
-
-    @pytest.mark.parametrize(
         ("tool", "asked", "answer"),
         [
-            ("levers", {"batch": 8}, "answer"),
-            ("levers", {"concurrency": 8}, "answer"),
-            ("simulate", {"rate": 5, "requests": 200}, None),
+            ("levers", {"concurrency": 8, "osl": 20, "requests": 100}, "answer"),
             ("simulate", {"concurrency": 16, "requests": 200, "replicas": 2}, None),
         ],
     )
@@ -107,8 +83,7 @@ class TestAnswers:
             low, high = body["basis"]["interval"][name]
             assert 0.5 * found[name] < low < found[name] < high < 3.0 * found[name]
 
-    @pytest.mark.parametrize("asked", [{"rate": 500}, {"rate": 5, "calibration": "none"}, {"concurrency": 2,
-                                       "draft_tokens": 2, "acceptance": "0.8"}])  # fmt: skip
+    @pytest.mark.parametrize("asked", [{"rate": 500}, {"rate": 5, "calibration": "none"}])
     def test_a_simulation_of_a_load_without_an_estimate_has_no_interval(self, client, asked):
         body = client.post("/v1/simulate", json={"model": "llama3-8b", "requests": 100} | asked).json()
         assert body["basis"]["interval"] is None
@@ -446,7 +421,7 @@ main(["serve", "--port", "{port}"])
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [2])
 def test_a_server_that_was_killed_starts_again_and_leaves_nothing_behind(port, workers):
     """Of several processes those that are left would keep the port, and answer."""
     several = "--workers", str(workers)
@@ -579,7 +554,7 @@ class TestAssistants:
 
     def test_each_tool_is_listed_with_its_schema_and_called(self):
         asked = {
-            "estimate": STATIC, "levers": {"model": "llama3-8b", "gpus": "l40s=1.2"}, "models": {}, "gpus": {},
+            "estimate": STATIC, "levers": {"model": "llama3-8b", "gpus": []}, "models": {}, "gpus": {},
             "explain": STATIC | {"metric": "kv_per_token"}, "compare": {"run": VLLM, "gpu": "h100", "tp": 1},
             "simulate": {"model": "llama3-8b", "rate": 5, "requests": 50},
             "plan": {"model": "llama3-8b", "rate": 1, "tp": [1], "aggregated_only": True},

@@ -23,6 +23,7 @@ from pathlib import Path
 import jsonschema
 import pandas as pd
 import pytest
+from patience import until_busy
 from test_door import ASKED
 from test_service import LONG, STATIC, alive, descendants, refused
 from typer.testing import CliRunner
@@ -125,8 +126,8 @@ def healthy(port, source="127.0.0.1"):
     return time.monotonic() - begun
 
 
-def begun_long(port, count=1):
-    """Questions of many seconds under way, which may fail when the server ends."""
+def begun_long(process, port, count=1):
+    """Questions of many seconds under way in the workers of a server, which may fail when it ends."""
     callers = ThreadPoolExecutor(count)
 
     def tried():
@@ -136,7 +137,15 @@ def begun_long(port, count=1):
     for _ in range(count):
         callers.submit(tried)
     callers.shutdown(wait=False)
-    time.sleep(2.5)
+    until_busy(lambda: descendants(process.pid), 1.0)
+
+
+def gone(helpers):
+    """Nothing is left of some processes after a moment."""
+    ends = time.monotonic() + 5.0
+    while any(map(alive, helpers)) and time.monotonic() < ends:
+        time.sleep(0.05)
+    assert not any(map(alive, helpers))
 
 
 class TestWork:
@@ -198,8 +207,8 @@ class TestWork:
 @posix
 class TestTime:
     def test_the_service_says_that_it_runs_whatever_it_works_on(self):
-        with server("--workers", "1") as (_, port):
-            begun_long(port, 3)
+        with server("--workers", "1") as (process, port):
+            begun_long(process, port, 3)
             assert sorted(healthy(port) for _ in range(50))[-2] < 0.5  # of a machine that does other work too
             assert ask(port, "estimate", STATIC)[0] == 200
 
@@ -224,29 +233,24 @@ class TestTime:
 
     def test_a_worker_ends_with_its_server_in_the_midst_of_a_question(self):
         with server() as (process, port):
-            begun_long(port)
+            begun_long(process, port)
             helpers = descendants(process.pid)
             assert helpers
             process.kill()
             process.wait(10)
-            for _ in range(20):
-                if not any(map(alive, helpers)):
-                    break
-                time.sleep(0.1)
-            assert not any(map(alive, helpers))
+            gone(helpers)
 
-    @pytest.mark.parametrize(("workers", "name"), [("1", "SIGTERM"), ("1", "SIGHUP"), ("3", "SIGINT")])
+    @pytest.mark.parametrize(("workers", "name"), [("1", "SIGTERM"), ("2", "SIGINT")])
     def test_a_signal_ends_it_in_seconds_whatever_it_works_on(self, name, workers):
         with server("--workers", workers) as (process, port):
-            begun_long(port, 2)
+            begun_long(process, port, 2)
             helpers = descendants(process.pid)
             process.send_signal(getattr(signal, name))
             assert process.wait(10) == 0
             assert not any(map(alive, helpers))
             assert b"Traceback" not in process.stderr.read()
 
-    @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
-    def test_a_signal_ends_assistants_too(self, name):
+    def test_a_signal_ends_assistants_too(self):
         pytest.importorskip("mcp", reason="needs rooflinekit[mcp]")
         command = [sys.executable, "-m", "rooflinekit", "mcp"]
         with subprocess.Popen(
@@ -261,23 +265,21 @@ class TestTime:
                 process.stdin.write(json.dumps({"jsonrpc": "2.0"} | message).encode() + b"\n")
                 process.stdin.flush()
             assert process.stdout.readline()
-            time.sleep(2.0)
+            until_busy(lambda: descendants(process.pid), 1.0)
             helpers = descendants(process.pid)
             assert helpers
-            process.send_signal(getattr(signal, name))
+            process.send_signal(signal.SIGTERM)
             assert process.wait(10) == 0
-            time.sleep(0.5)
-            assert not any(map(alive, helpers))
+            gone(helpers)
 
     @pytest.mark.parametrize(
         ("name", "words"),
-        [("SIGINT", ["simulate", "llama3-8b", "--rate", "5", "--requests", "1000000"]),
-         ("SIGHUP", ["simulate", "llama3-8b", "--rate", "5", "--requests", "1000000"]),
+        [("SIGHUP", ["simulate", "llama3-8b", "--rate", "5", "--requests", "1000000"]),
          ("SIGTERM", ["simulate", "llama3-8b", "--rate", "50", "--requests", "1000000", "--cells", "4",
                       "--replicas", "8", "--workers", "2"]),
          ("SIGINT", ["plan", "deepseek-v3", "--rate", "50", "--gpu", "h200,b200"]),
          ("SIGTERM", ["watch", "{log}", "--follow", "--model", "llama3-8b", "--gpu", "h100"])],
-        ids=["simulate", "simulate-hangup", "cells", "plan", "watch"],
+        ids=["simulate", "cells", "plan", "watch"],
     )  # fmt: skip
     def test_a_signal_ends_a_long_command_as_ctrl_c_does(self, name, words, tmp_path):
         (tmp_path / "log").touch()
@@ -285,7 +287,7 @@ class TestTime:
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=usual_signals
         ) as process:
-            time.sleep(3.0)
+            until_busy(lambda: {process.pid, *descendants(process.pid)}, 1.5)
             helpers = descendants(process.pid)
             process.send_signal(getattr(signal, name))
             try:
@@ -294,11 +296,7 @@ class TestTime:
                 process.kill()
         assert process.returncode in (130, -signal.SIGINT)  # a shell says 130 of both; CPython ends so within `exec`
         assert said.decode().splitlines()[-1] == "rooflinekit: interrupted" and b"Traceback" not in said
-        for _ in range(50):
-            if not any(map(alive, helpers)):
-                break
-            time.sleep(0.1)
-        assert not any(map(alive, helpers))
+        gone(helpers)
 
     def test_a_command_without_a_terminal_outlives_it(self):
         command = [
@@ -314,7 +312,7 @@ class TestTime:
             "3000",
         ]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-            time.sleep(1.0)
+            until_busy(lambda: {process.pid}, 1.0)
             process.send_signal(signal.SIGHUP)
             assert process.wait(120) == 0
             assert b"TTFT" in process.stdout.read()
@@ -347,10 +345,13 @@ class TestConnections:
         whole = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
         post = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n{"
         with server("--workers", "1", "--seconds", "1.5") as (_, port):
-            for begun in (b"", b"GET /hea", whole + b"GET /hea", post % b"/v1/estimate", whole + post % b"/v1/gpus",
-                          b"G" * 60_000, b"GET / HTTP/1.1\r\nHost: localhost\r\nA: "):  # fmt: skip
-                with socket.create_connection(("127.0.0.1", port), 20) as one:
-                    one.sendall(begun)
+            starts = (b"", b"GET /hea", whole + b"GET /hea", post % b"/v1/estimate", whole + post % b"/v1/gpus",
+                      b"G" * 60_000, b"GET / HTTP/1.1\r\nHost: localhost\r\nA: ")  # fmt: skip
+            opened = [socket.create_connection(("127.0.0.1", port), 20) for _ in starts]
+            for begun, one in zip(starts, opened, strict=True):
+                one.sendall(begun)
+            for begun, one in zip(starts, opened, strict=True):
+                with one:
                     found, ends = b"", time.monotonic() + 5.0
                     while time.monotonic() < ends and (part := one.recv(4000)):
                         found += part
@@ -432,7 +433,12 @@ class TestManners:
             jsonschema.Draft202012Validator(schema).validate(found.json())
 
         for name, asked in ASKED.items():
-            follows(client.post(f"/v1/{name}", json=asked), f"/v1/{name}")
+            found = client.post(f"/v1/{name}", json=asked)
+            assert found.status_code == 200, found.text
+            follows(found, f"/v1/{name}")
+            if name in ("estimate", "simulate", "plan", "compare"):
+                assert all(found.json()["basis"].values()), name
+                assert found.json()["basis"]["sources"][0].startswith("rooflinekit://")
         follows(client.post("/v1/explain", json=ASKED["explain"] | {"metric": "tpot"}), "/v1/explain")
         follows(client.post("/v1/estimate", json=STATIC | {"kernels": True}), "/v1/estimate")
         follows(client.post("/v1/estimate", json={"model": "no"}), "/v1/estimate")

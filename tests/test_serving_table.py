@@ -231,6 +231,7 @@ def test_no_source_model_or_accelerator_has_it_all():
         assert table[name].value_counts(normalize=True).iloc[0] <= share, name
 
 
+@pytest.mark.slow
 def test_rows_that_no_fit_may_read_are_all_answered_and_none_of_them_is_fitted():
     """validate/held_out.csv: other models of the documents that the fits know by gpt-oss, Qwen3-30B and Llama-3.3."""
     held = read_serving_table(shipped_path("validate/held_out.csv"))

@@ -155,7 +155,6 @@ class TestFleets:
         "classes",
         [
             (CHAT, LONG, CODE),
-            (replace(CHAT, rate=5.0), replace(LONG, rate=1.0), replace(CODE, rate=3.0)),
             (replace(CHAT, slo=_class("chat", 1, 1, 2, "p95 tpot<8ms").slo), replace(LONG, rate=30.0)),
         ],
     )
@@ -296,6 +295,7 @@ class TestValleys:
         free = [valleys.free("job", share * top) for share in (0.0, 0.4, 0.7, 0.9)]
         assert free == sorted(free, reverse=True)
 
+    @pytest.mark.slow
     def test_pooled_with_a_profile_it_costs_no_more_than_two_fleets(self, tmp_path: Path) -> None:
         text = (
             "chat: {rate: 75, isl: 400, osl: 60, slo: 'p95 ttft<1s, p95 tpot<20ms'}\n"

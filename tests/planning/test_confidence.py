@@ -159,8 +159,8 @@ def test_more_confidence_never_takes_fewer_and_is_kept() -> None:
 
 @pytest.fixture(scope="module")
 def across() -> list[rk.PlanAnswer]:
-    """One question with whole replicas and splits, at three confidences."""
-    asked: dict[str, Any] = {"rate": 30, "isl": 500, "osl": 60, "tp": [1, 2], "disaggregated": False}
+    """One question at three confidences."""
+    asked: dict[str, Any] = {"rate": 30, "isl": 500, "osl": 60, "tp": [1], "disaggregated": False}
     return [rk.plan(MODEL, ["h100-sxm", "l40s"], SLO, **asked, confidence=each) for each in (0.5, 0.7, 0.9)]
 
 
@@ -174,21 +174,12 @@ def test_the_fleet_at_expected_times_is_the_cheapest_at_one_half(across: list[rk
     assert min(each.expected_gpus for each in sure.candidates) <= even.best.gpus
 
 
-def test_a_stricter_question_never_costs_less(across: list[rk.PlanAnswer]) -> None:
-    """Objectives, choice of accelerators and prices."""
-    asked: dict[str, Any] = {"rate": 30, "isl": 500, "osl": 60, "tp": [1, 2], "disaggregated": False, "confidence": 0.9}
-    sure = across[-1].best.cost.usd_per_hour or 0.0
-    cheaper = [
-        rk.plan(MODEL, ["h100-sxm", "l40s"], "p95 ttft<2s, p95 tpot<30ms", **asked),
-        rk.plan(MODEL, ["h100-sxm", "l40s"], "p95 ttft<1s, p95 tpot<45ms", **asked),
-        rk.plan(MODEL, ["h100-sxm", "l40s", "h200-sxm"], SLO, **asked),
-        rk.plan(MODEL, ["h100-sxm", "l40s"], SLO, **asked, prices={"h100-sxm": 0.5}),
-    ]
-    assert all((answer.best.cost.usd_per_hour or math.inf) <= sure for answer in cheaper)
-    dearer = rk.plan(MODEL, ["h100-sxm"], SLO, **asked, router="random")
-    alone = rk.plan(MODEL, ["h100-sxm"], SLO, **asked)
-    assert (dearer.best.cost.usd_per_hour or 0.0) >= (alone.best.cost.usd_per_hour or math.inf)
-    assert (alone.best.cost.usd_per_hour or 0.0) >= sure
+def test_a_random_router_never_costs_less() -> None:
+    """What other looser questions cost, test_reversals.py asks."""
+    spread, turns = (
+        rk.plan(MODEL, "h100-sxm", SLO, **QUICK, rate=30, router=each) for each in ("random", "round-robin")
+    )
+    assert (spread.best.cost.usd_per_hour or 0.0) >= (turns.best.cost.usd_per_hour or math.inf)
 
 
 def test_no_hardware_is_bought_for_an_interval_that_is_too_wide() -> None:
@@ -243,7 +234,7 @@ def test_an_accelerator_whose_kernels_are_measured_in_one_split_is_no_stand_in()
 
 def test_the_objective_at_risk_and_the_evidence_stay_at_80_columns() -> None:
     done = CliRunner().invoke(app, [
-        "plan", MODEL, "--gpu", "h100-sxm,a100-sxm-80gb,mi300x", "--rate", "400", "--isl", "1000", "--osl", "150",
+        "plan", MODEL, "--gpu", "h100-sxm,mi300x", "--rate", "400", "--isl", "1000", "--osl", "150",
         "--tp", "1", "--slo", "p95 ttft<1s", "--slo", "p95 tpot<30ms", "-v",
     ])  # fmt: skip
     (first, head) = [line for line in done.stdout.splitlines() if "evidence" in line and "gpu" in line]

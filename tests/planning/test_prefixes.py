@@ -24,7 +24,7 @@ TRACE = str(Path(__file__).parents[2] / "docs" / "conversations.jsonl")
 CHAT = "chat:turns=6,wait=60,first=2000,asked=100,system=500"
 TIER = "host=500GB,50GB/s,10us,0.002$/GBh"
 ASKED = {
-    "rate": 20.0, "sessions": CHAT, "osl": 200, "tp": [1], "disaggregated": False, "confidence": 0.5,
+    "rate": 12.0, "sessions": CHAT, "osl": 50, "tp": [1], "disaggregated": False, "confidence": 0.5,
     "token_budget": [8192], "max_num_seqs": [256],
 }  # fmt: skip
 
@@ -102,8 +102,7 @@ def test_conversations_that_are_spread_at_random_are_found_less_often():
     assert drawn.prefixes.share(8.0, 1e6) < demand.prefixes.share(8.0, 1e6) - 0.1
 
 
-def test_sessions_one_by_one_agree_with_a_cached_plan():
-    answer = plan("llama-3.1-8b", slo="p95 ttft<1s, p95 tpot<40ms", **(ASKED | {"rate": 12.0, "osl": 50}))
+def test_sessions_one_by_one_agree_with_a_cached_plan(answer):
     best = answer.best
     assert "requests of sessions" in best.played
     assert best.fleets[0].hit_rate > 0.3

@@ -15,7 +15,7 @@ from rooflinekit.cli.app import app
 from rooflinekit.decision.sensitivity.levers import NO_CHANGE, Levers, MoveResult
 
 BATCH: dict[str, Any] = {"batch": 16, "isl": 1000, "osl": 100}
-USERS: dict[str, Any] = {"concurrency": 32, "isl": 1000, "osl": 100}
+USERS: dict[str, Any] = {"concurrency": 32, "isl": 1000, "osl": 50, "requests": 300}
 
 
 def one(found: Levers, start: str) -> MoveResult:
