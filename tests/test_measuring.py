@@ -22,7 +22,9 @@ FLAGS = {
     },
     "vllm bench latency": {
         "--model", "--input-len", "--output-len", "--batch-size", "--output-json", "--tensor-parallel-size",
-        "--pipeline-parallel-size", "--enable-expert-parallel", "--kv-cache-dtype",
+        "--pipeline-parallel-size", "--enable-expert-parallel", "--kv-cache-dtype", "--dtype", "--quantization",
+        "--max-model-len", "--gpu-memory-utilization", "--max-num-seqs", "--max-num-batched-tokens", "--block-size",
+        "--enable-dbo", "--enforce-eager",
     },
     "sglang bench_serving": {
         "--backend", "--base-url", "--model", "--dataset-name", "--random-input-len", "--random-output-len",
@@ -92,6 +94,32 @@ def test_the_numbers_are_those_of_the_estimate():
     assert vllm["--num-warmups"] == aiperf["--warmup-request-count"] == "20"
     shared = options(commands(cached=512)["vllm bench serve"])
     assert (shared["--random-prefix-len"], shared["--random-input-len"]) == ("512", "512")  # of 1,024
+
+
+def test_without_a_server_the_engine_is_made_as_predicted():
+    told = options(commands(
+        batch=8, tp=2, pp=2, weights="fp8", kv="fp8", max_model_len=4096, memory_fraction=0.8, max_num_seqs=64,
+        token_budget=4096, eager=True,
+    )["vllm bench latency"])  # fmt: skip
+    assert [told[f"--{name}"] for name in ("quantization", "kv-cache-dtype", "max-model-len", "max-num-seqs")] == [
+        "fp8", "fp8", "4096", "64",
+    ]  # fmt: skip
+    assert (told["--gpu-memory-utilization"], told["--max-num-batched-tokens"]) == ("0.8", "4096")
+    assert told["--enforce-eager"] == ""
+    assert commands(batch=8, weights="int4") == {}  # no checkpoint of it is known
+    assert commands(batch=8, dp=2) == {}
+
+
+def test_what_it_prints_is_verified_with_its_command():
+    command = commands(batch=16, isl=512, osl=64, tp=2)["vllm bench latency"]
+    e2e = rk.estimate("llama-3-8b", batch=16, isl=512, osl=64, tp=2).to_dict()
+    seconds = (e2e["ttft_ms"] + 63 * e2e["tpot_ms"]) / 1e3
+    printed = f"$ {command}\nAvg latency: {seconds:.4f} seconds\n50% percentile latency: {seconds:.4f} seconds\n"
+    found = CliRunner().invoke(app, ["verify", "-", "--gpu", "h100-sxm", "--format", "json"], input=printed)
+    assert found.exit_code == 0, found.stderr
+    (run,) = json.loads(found.stdout)["runs"]
+    assert (run["isl"], run["osl"], run["tp"], run["concurrency"]) == (512, 64, 2, 16)
+    assert all(abs(each["error"]) < 0.02 for each in run["metrics"] if each["metric"] == "e2e_ms")
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """The commands of benchmark clients that measure what an estimate predicts.
 
-Flags as in vLLM main (benchmarks/serve.py, latency.py, datasets/random.py at 237145ea), SGLang 0.5.23
+Flags as in vLLM main (benchmarks/serve.py, latency.py, datasets/random.py at 237145ea; 0.33.0 has them), SGLang 0.5.23
 (benchmark/serving.py, one_batch_server.py), AIPerf 0.13.0 and llama.cpp (tools/llama-bench/README.md at 08d0baac).
 """
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:  # a static batch needs no load
 
 _PORTS = {"vllm": 8000, "sglang": 30000, "trtllm": 8000, "llama.cpp": 8080}  # where each serves unless told otherwise
 _FILE = "result.json"
+_ONLINE = {"fp8": "fp8", "fp8_block": "fp8_per_block"}  # what vLLM quantises a checkpoint to as it loads it
+_DTYPES = {Dtype.BF16: "bfloat16", Dtype.FP16: "float16", Dtype.FP32: "float32"}
 
 
 def benchmark_commands(plan: Plan, work: Workload, asked: AskedLoad | None = None) -> list[dict[str, str]]:
@@ -48,13 +50,10 @@ def _static(plan: Plan, work: Workload) -> Iterator[tuple[str, list[str]]]:
     deployment, isl, osl, batch = plan.deployment, int(work.isl), int(work.osl), int(work.batch)
     if work.cached:
         return
-    if deployment.engine == "vllm" and deployment.dp == 1:
-        degrees = [f"--tensor-parallel-size {deployment.tp}", f"--pipeline-parallel-size {deployment.pp}"]
+    if deployment.engine == "vllm" and (told := _engine_words(plan)) is not None:
         yield "vllm bench latency", [
             "vllm bench", "latency", f"--model {_model(plan)}", f"--input-len {isl}", f"--output-len {osl}",
-            f"--batch-size {batch}", *(word for word in degrees if not word.endswith(" 1")),
-            *(["--enable-expert-parallel"] if deployment.ep > 1 else ()),
-            *(["--kv-cache-dtype fp8"] if deployment.kv == Dtype.FP8 else ()), f"--output-json {_FILE}",
+            f"--batch-size {batch}", *told, f"--output-json {_FILE}",
         ]  # fmt: skip
     if deployment.engine == "sglang":
         yield "sglang one_batch_server", [
@@ -65,6 +64,40 @@ def _static(plan: Plan, work: Workload) -> Iterator[tuple[str, list[str]]]:
     if deployment.engine == "llama.cpp" and batch == 1:
         for test, words in (("prompt", [f"-p {isl}", "-n 0"]), ("tokens", ["-p 0", f"-n {osl}", f"-d {isl}"])):
             yield f"llama-bench ({test})", ["llama-bench", "-m model.gguf", *words, "-o json"]
+
+
+def _engine_words(plan: Plan) -> list[str] | None:
+    """Arguments of vLLM's engine that make it this deployment, None where they cannot.
+
+    They cannot for attention replicas, and for weights that it does not make of the checkpoint as it loads.
+    """
+    deployment, model, formats = plan.deployment, plan.model, plan.precision.formats
+    told, online = deployment.settings, None
+    if formats != model.formats:
+        wide = all(getattr(model.formats, kind).is_wide for kind in model.matrices)
+        apart = {deployment.attention_weights, deployment.lm_head} - {None}
+        online = _ONLINE.get(str(deployment.weights)) if wide and not apart else None
+        if online is None:
+            return None
+    if deployment.dp > 1 or deployment.cp > 1 or deployment.ffn_gpus:
+        return None
+    stream, kv = plan.precision.stream, deployment.kv
+    values = {
+        "tensor-parallel-size": deployment.tp if deployment.tp > 1 else None,
+        "pipeline-parallel-size": deployment.pp if deployment.pp > 1 else None,
+        "dtype": _DTYPES.get(stream) if stream is not model.dtype else None,
+        "quantization": online,
+        "kv-cache-dtype": "fp8" if kv == Dtype.FP8 else None,
+        "max-model-len": told.max_model_len,
+        "gpu-memory-utilization": told.memory_fraction,
+        "max-num-seqs": told.max_num_seqs,
+        "max-num-batched-tokens": told.token_budget,
+        "block-size": told.block_size,
+    }
+    switches = {"enable-expert-parallel": deployment.ep > 1, "enable-dbo": deployment.two_batch,
+                "enforce-eager": told.eager}  # fmt: skip
+    return [*(f"--{name} {value}" for name, value in values.items() if value is not None),
+            *(f"--{name}" for name, there in switches.items() if there)]  # fmt: skip
 
 
 def _served(plan: Plan, work: Workload, asked: AskedLoad | None) -> Iterator[tuple[str, list[str]]]:

@@ -275,7 +275,9 @@ def _figures(source: str, text: str, from_json: Parser) -> Iterator[Measurement]
         found: dict[str, Any] = {}
         for hit in (each for one in patterns for each in one.finditer(text)):
             found |= {name: value for name, value in hit.groupdict().items() if value is not None}
-        record: dict[str, Any] = {_DOT.sub(r"\1.", name): float(value) for name, value in found.items()}
+        record: dict[str, Any] = {
+            _DOT.sub(r"\1.", name): value if name in _TEXTS else float(value) for name, value in found.items()
+        }
         made = record.get("osl", 0.0)
         if (whole := record.pop("decode_ms", None)) and made:
             record["tpot.mean"] = whole / made
