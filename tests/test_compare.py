@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.evidence.benchmark_runs import LoadPrediction, predict_load
 from rooflinekit.evidence.compare import CAUSES, Given, attribute, compare
@@ -578,6 +579,25 @@ def test_the_text_fits_a_terminal_and_every_format_holds_the_same(file):
     rows = run(*arguments, "--format", "csv").stdout.splitlines()
     assert len(rows) == 5
     assert rows[0].startswith("source,tool,model,gpu,engine,tp,isl,osl,concurrency,rate,requests,metric")
+
+
+@pytest.mark.slow
+def test_a_cache_whose_format_nobody_says_has_both_sides(tmp_path):
+    """34 users find a place in FP8 alone: a run of such a server is inside, and only that explains it."""
+    served = {"isl": 1024, "osl": 256, "concurrency": 34, "requests": 340, "memory_fraction": 0.27}
+    for kv, said in (("fp8", "only an FP8 cache explains this"), ("bf16", "nobody says the format of the cache")):
+        made = rk.estimate("llama-3.1-8b", "h100-sxm", **served, kv=kv)
+        path = tmp_path / f"{kv}.json"
+        path.write_text(json.dumps({
+            "backend": "vllm", "model_id": "llama-3.1-8b", "max_concurrency": 34, "completed": 340,
+            "request_rate": "inf", "total_input_tokens": 340 * 1024, "total_output_tokens": 340 * 256,
+            "mean_ttft_ms": made.ttft_ms, "mean_tpot_ms": made.tpot_ms,
+        }))  # fmt: skip
+        found = rk.compare(path, gpu="h100-sxm", tp=1, memory_fraction=0.27).runs[0]
+        assert found.inside
+        assert any(note.startswith(said) for note in found.notes)
+    told = rk.compare(path, gpu="h100-sxm", tp=1, memory_fraction=0.27, kv="bf16").runs[0]
+    assert not any("cache explains" in note or "format of the cache" in note for note in told.notes)
 
 
 def test_what_cannot_be_compared_is_listed_and_the_rest_answered(file, tmp_path):

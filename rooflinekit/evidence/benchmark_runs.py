@@ -42,7 +42,8 @@ class LoadPrediction:
 
     parts [ms]: `step` and `prompts` of others add up to TPOT; `front_end`, `under_way`, `behind`, `place` and the own
     `prompt` to TTFT (`rooflinekit.load.played.FirstParts`). running: sequences in steps of one replica. played: what
-    was played, in words; notes: what the reader should know; overloaded: whether more comes than can be served.
+    was played, in words; notes: what the reader should know; overloaded: whether more comes than can be served; places:
+    requests that run at once at most, 0 of a static batch.
     """
 
     ttft_ms: float
@@ -56,6 +57,13 @@ class LoadPrediction:
     overloaded: bool = False
     ends: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     bounds: Mapping[str, float] = field(default_factory=dict)
+    places: int = 0
+
+    def or_as(self, other: LoadPrediction) -> LoadPrediction:
+        """The same with intervals that hold those of another prediction too."""
+        ends = {name: (min(low, other.ends[name][0]), max(high, other.ends[name][1]))
+                for name, (low, high) in self.ends.items()}  # fmt: skip
+        return replace(self, ends=ends)
 
 
 def predict_load(predictor: Predictor, asked: AskedLoad, scheduler: Scheduler | None = None) -> LoadPrediction:
@@ -79,6 +87,7 @@ def predict_load(predictor: Predictor, asked: AskedLoad, scheduler: Scheduler | 
         overloaded=not found.stable,
         ends=_ends((ttft, tpot), osl, found.output_rate if asked.rate is None else None),
         bounds=_bounds(found),
+        places=found.places,
     )
 
 

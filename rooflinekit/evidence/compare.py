@@ -13,6 +13,7 @@ from rooflinekit.estimation.results import about
 from rooflinekit.evidence.benchmark_runs import (
     Given,
     LoadPrediction,
+    Posed,
     known_facts,
     listed,
     pose,
@@ -291,8 +292,11 @@ def compare_runs(
 def _run(run: Measurement, given: Given, room: int | None) -> Run:
     posed = pose(run, given, room)
     resolved, load = posed.resolved, posed.load
-    expected, run = posed.predict(), posed.run
-    notes = [*posed.assumed, *run.notes, expected.played, *expected.notes, *resolved.warnings]
+    expected = posed.predict()
+    other, run = _with_small_cache(run, given, posed, expected) if room is None else None, posed.run
+    notes = [] if other is None else [_of_the_cache(run, expected, other, posed.load.users or 0)]
+    expected = expected.or_as(other) if other else expected
+    notes += [*posed.assumed, *run.notes, expected.played, *expected.notes, *resolved.warnings]
     if load.equal and posed.facts.osl_cv is None and posed.work is None:
         notes.append(_EQUAL)
     gap, known = attribute(run, expected, load), about(resolved.plan)
@@ -312,6 +316,30 @@ def _run(run: Measurement, given: Given, room: int | None) -> Run:
         expected.ends if known["calibration"] else None,
         known["evidence"],
     )
+
+
+def _with_small_cache(run: Measurement, given: Given, posed: Posed, expected: LoadPrediction) -> LoadPrediction | None:
+    """The prediction with an 8-bit cache, where nobody says the format and all users have a place with that one alone.
+
+    Published runs often leave the format out, and it decides whether first tokens wait for seconds.
+    """
+    users, said = posed.load.users, "kv" in {**dict(run.deployment), **given.deployment}
+    if said or not users or not 0 < expected.places < users or not posed.resolved.plan.precision.kv.is_wide:
+        return None
+    try:
+        other = pose(run, replace(given, deployment={**given.deployment, "kv": "fp8"})).predict()
+    except RooflinekitError:  # an accelerator or an engine without such a cache
+        return None
+    return other if other.places >= users else None
+
+
+def _of_the_cache(run: Measurement, wide: LoadPrediction, small: LoadPrediction, users: int) -> str:
+    """What a run says of the format of its cache."""
+    room = f"{wide.places} of {users} users have a place in a 16-bit cache, and all in one of FP8"
+    inside = [all(each.verdict == "inside" for each in metrics_of(run, expected)) for expected in (wide, small)]
+    if inside == [False, True]:
+        return f"only an FP8 cache explains this (--kv fp8): {room}"
+    return f"nobody says the format of the cache (--kv): {room}; the intervals hold both"
 
 
 def metrics_of(run: Measurement, expected: LoadPrediction, ends: bool = True) -> tuple[Metric, ...]:
