@@ -28,7 +28,7 @@ import pandas as pd
 from rooflinekit.evidence.benchmark_runs import Given, resolve_facts
 from rooflinekit.evidence.exposition import Interval, read_recording, read_request_log, scrape_text
 from rooflinekit.evidence.measurement import Facts, StartUp
-from rooflinekit.evidence.watching import LEARNT, SMALLEST, Change, Watcher
+from rooflinekit.evidence.watching import LEARNT, SMALLEST, ChangeDetector, Watcher
 from rooflinekit.load.answer import AskedLoad, play_load
 from rooflinekit.load.lengths import Fixed, LogNormal
 
@@ -112,7 +112,7 @@ def _alarms(strains: list[tuple[float, float]], name: str, weeks: int, rng: np.r
     """Changes that are found in weeks of minutes without one."""
     alarms = 0
     for _ in range(weeks):
-        change, was = Change(SMALLEST[name]), False
+        change, was = ChangeDetector(SMALLEST[name]), False
         for place, (value, at) in enumerate(rng.choice(strains, 7 * 24 * 60)):
             change.see(float(value), place, float(at))
             alarms += change.since is not None and not was
@@ -141,7 +141,7 @@ def swing(weeks: int) -> None:
         for noise in (0.01, 0.02):
             alarms = 0
             for _ in range(weeks):
-                change, was = Change(SMALLEST["tpot"]), False
+                change, was = ChangeDetector(SMALLEST["tpot"]), False
                 for place in range(7 * 24 * 60):
                     rate = rng.poisson(60.0 * (10.0 + 6.0 * np.sin(2.0 * np.pi * place / (24 * 60)))) / 60.0
                     strain, at = (float(np.interp(rate, rates, column)) for column in (strains, loads))

@@ -20,7 +20,7 @@ from rooflinekit.evidence.benchmark_runs import Given, predict_load
 from rooflinekit.evidence.compare import compare
 from rooflinekit.evidence.engine_fit import fit_engine
 from rooflinekit.evidence.engine_fit.fit import EngineFit, Error
-from rooflinekit.evidence.engine_fit.posterior import MOST, REACH, Linear, Parameter, Rows, solve
+from rooflinekit.evidence.engine_fit.posterior import MOST, REACH, FitParameter, FitRows, Linearised, solve
 from rooflinekit.evidence.measured import Facts, is_benchmark, read_measurements
 from rooflinekit.load.answer import AskedLoad
 from rooflinekit.load.lengths import Fixed
@@ -281,8 +281,8 @@ def test_files_that_disagree_widen_the_intervals(tmp_path):
 
 def test_one_row_and_one_cost_share_the_gap_by_their_variances():
     """With slope s = ∂ln t/∂z and noise σ, z = s·r/(s² + σ²) solves (z − r/s)·s²/σ² + z = 0 for a small gap."""
-    rows = Rows(np.array([1.001]), np.array([0]), np.array([0]))
-    linear = Linear(np.zeros(1), np.array([1.0]), np.array([[0.08]]), np.array([True]))
+    rows = FitRows(np.array([1.001]), np.array([0]), np.array([0]))
+    linear = Linearised(np.zeros(1), np.array([1.0]), np.array([[0.08]]), np.array([True]))
     found = solve(linear, rows, np.array([[-4.0], [4.0]]), np.array([True]))
     s, sigma = 0.08, found.noise[0]
     assert found.places[0] == pytest.approx(s * np.log(1.001) / (s**2 + sigma**2), rel=3e-3)
@@ -291,8 +291,8 @@ def test_one_row_and_one_cost_share_the_gap_by_their_variances():
 
 
 def test_two_costs_that_look_alike_share_equally_and_are_named(tmp_path):
-    rows = Rows(np.array([1.05, 1.05]), np.array([0, 0]), np.array([0, 1]))
-    linear = Linear(np.zeros(2), np.ones(2), np.full((2, 2), 0.1), np.ones(2, bool))
+    rows = FitRows(np.array([1.05, 1.05]), np.array([0, 0]), np.array([0, 1]))
+    linear = Linearised(np.zeros(2), np.ones(2), np.full((2, 2), 0.1), np.ones(2, bool))
     found = solve(linear, rows, np.array([[-4.0] * 2, [4.0] * 2]), np.array([True, True]))
     assert found.places[0] == pytest.approx(found.places[1])
     assert found.covariance[0, 1] < -0.2
@@ -309,17 +309,17 @@ def test_nine_of_ten_intervals_hold_the_truth():
     for _ in range(150):
         true = rng.normal(size=3)
         measured = np.maximum(1.0 + slopes @ true, 0.06) * np.exp(rng.normal(0.0, 0.05, 12))
-        linear = Linear(np.zeros(3), np.ones(12), slopes, np.ones(12, bool))
-        found = solve(linear, Rows(measured, number, file), np.array([[-4.0] * 3, [4.0] * 3]), np.ones(12, bool))
+        linear = Linearised(np.zeros(3), np.ones(12), slopes, np.ones(12, bool))
+        found = solve(linear, FitRows(measured, number, file), np.array([[-4.0] * 3, [4.0] * 3]), np.ones(12, bool))
         held += (np.abs(found.places - true) < 1.645 * np.sqrt(np.diag(found.covariance))).tolist()
     assert 0.85 < np.mean(held) < 0.95
 
 
 def test_a_parameter_knows_its_ends():
-    assert Parameter("step", 1e-4, 1e-3).ends == (pytest.approx(-0.1), REACH)
-    assert Parameter("hidden", 0.9, 0.1).ends == (-REACH, pytest.approx(1.0))
-    assert Parameter("memory", 1.0, 0.5).ends == (pytest.approx(-2 * np.log(2)), pytest.approx(2 * np.log(2)))
-    assert Parameter("memory", 1.0, 0.1).at(2.0) == pytest.approx(np.exp(0.2))
+    assert FitParameter("step", 1e-4, 1e-3).ends == (pytest.approx(-0.1), REACH)
+    assert FitParameter("hidden", 0.9, 0.1).ends == (-REACH, pytest.approx(1.0))
+    assert FitParameter("memory", 1.0, 0.5).ends == (pytest.approx(-2 * np.log(2)), pytest.approx(2 * np.log(2)))
+    assert FitParameter("memory", 1.0, 0.1).at(2.0) == pytest.approx(np.exp(0.2))
 
 
 # --- the factors on kernels -----------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from rooflinekit.cli.app import app
 from rooflinekit.estimation.options import options_of
 from rooflinekit.estimation.scenario import Guarding
 from rooflinekit.evidence.benchmark_runs import Given
-from rooflinekit.evidence.guard import ASSUMED, RUN_TO_RUN, UNITS, Reading, _kernels, guard, read_readings
+from rooflinekit.evidence.guard import ASSUMED, RUN_TO_RUN, UNITS, BenchmarkValue, _kernels, guard, read_readings
 from rooflinekit.model.types.errors import InputError, SpecError
 
 SHAPES = [16, 64, 256, 1024, 2048, 4096]
@@ -100,7 +100,7 @@ class TestReading:
         rows = read_readings(report, "GB/s")
         assert [(row.name, row.rate) for row in rows] == [
             ("softmax Triton N=256", True), ("softmax Torch N=256", True), ("softmax Torch N=512", True)]  # fmt: skip
-        assert Reading("", 2.0, rate=True).slowness < Reading("", 1.0, rate=True).slowness
+        assert BenchmarkValue("", 2.0, rate=True).slowness < BenchmarkValue("", 1.0, rate=True).slowness
         own = read_readings(written("t.csv", "N,Triton (ms)\n256,2\n"))
         assert own[0].value == pytest.approx(2e-3)
 

@@ -42,7 +42,7 @@ from rooflinekit.evidence.measured import read_intervals, read_measurements
 from rooflinekit.evidence.measurement import Facts, Measurement, Spread
 from rooflinekit.evidence.report import _left
 from rooflinekit.evidence.startup import read_startup
-from rooflinekit.evidence.watching import LEARNT, Change, Watched, Watcher, headroom, set_beside, watch
+from rooflinekit.evidence.watching import LEARNT, ChangeDetector, Watched, Watcher, headroom, set_beside, watch
 from rooflinekit.load.answer import AskedLoad, LoadPlay, play_load
 from rooflinekit.load.lengths import Fixed
 from rooflinekit.model.operating_point import Predictor
@@ -585,7 +585,7 @@ def test_chance_alone_is_a_drift_less_than_once_a_week() -> None:
     """Normal noise, of which every fiftieth value varies three times as much in every other week."""
     noise, weeks, alarms = random.Random(0), 12, 0
     for week in range(weeks):
-        change, was = Change(0.05), False
+        change, was = ChangeDetector(0.05), False
         spread, outliers = (0.01, 0.02, 0.03)[week % 3], 0.02 * (week % 2)
         for place in range(7 * 24 * 60):
             change.see(noise.gauss(0.0, spread * (3.0 if noise.random() < outliers else 1.0)), place)
@@ -604,7 +604,7 @@ def test_traffic_that_swings_is_no_drift_where_the_prediction_is_off_by_another_
     """1 ms is 14 % of a short step and 8 % of a long one, which is a swing of 6 % each day."""
     noise, alarms = random.Random(0), 0
     for _ in range(2):
-        change, was = Change(0.05), False
+        change, was = ChangeDetector(0.05), False
         for minute in range(7 * 24 * 60):
             strain, at = swinging(minute)
             change.see(strain + noise.gauss(0.0, 0.01), minute, at)
@@ -615,7 +615,7 @@ def test_traffic_that_swings_is_no_drift_where_the_prediction_is_off_by_another_
 
 @pytest.mark.parametrize("hour", [0, 6, 12, 18])
 def test_a_step_that_is_5_percent_longer_is_found_at_every_hour_of_such_traffic(hour: int) -> None:
-    noise, change, begun = random.Random(hour), Change(0.05), 60 * (26 + hour)
+    noise, change, begun = random.Random(hour), ChangeDetector(0.05), 60 * (26 + hour)
     for minute in range(begun + 5):
         strain, at = swinging(minute)
         change.see(strain + noise.gauss(0.0, 0.01) + (0.05 if minute >= begun else 0.0), minute, at)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
-from rooflinekit.decision.sweeping.output import Kept
+from rooflinekit.decision.sweeping.output import KeptPieces
 from rooflinekit.simulation.cells import KeptCells
 from rooflinekit.simulation.ledger import RequestObjective
 from rooflinekit.specs.writing import check_target, put, whole, write_whole
@@ -156,5 +156,5 @@ def test_finished_work_is_never_written_over_in_place(tmp_path: Path, monkeypatc
         KeptCells(cells, "question", objective)
     assert cells.read_bytes() == before
     with pytest.raises(OSError, match="Input/output"):
-        Kept.beside(tmp_path / "b.csv", "question")
+        KeptPieces.beside(tmp_path / "b.csv", "question")
     assert not (tmp_path / "b.csv.pieces" / "question.txt").exists()

@@ -56,7 +56,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class StepShares:
     """A step's time [us]: busy by class, network where nothing hides it, and the two kinds of gaps; they add up."""
 
     busy: Mapping[str, float]
@@ -122,7 +122,7 @@ def class_of(name: str) -> str:
     return next((kind for kind, pattern in _NAMES if re.search(pattern, folded)), "elementwise")
 
 
-def attribute(events: Iterable[Event]) -> Spent:
+def attribute(events: Iterable[Event]) -> StepShares:
     """Split the time from the first event's start to the end of the last work.
 
     Work is kernels if there are any, else the outermost operators. Where two overlap, the time is the first one's.
@@ -135,7 +135,7 @@ def attribute(events: Iterable[Event]) -> Spent:
     kind = "kernel" if any(event.kind == "kernel" for event in seen) else "operator"
     work = [event for event in seen if event.kind == kind]
     if not work:
-        return Spent({}, 0.0, 0.0)
+        return StepShares({}, 0.0, 0.0)
     launches = {event.id: event.start for event in seen if event.kind == "launch"}
     busy: dict[str, float] = {}
     host = launch = 0.0
@@ -146,7 +146,7 @@ def attribute(events: Iterable[Event]) -> Spent:
         told = launches.get(after.id, start) if kind == "kernel" else end
         late = min(max(told - start, 0.0), end - start)
         host, launch = host + late, launch + end - start - late
-    return Spent(busy, launch, host)
+    return StepShares(busy, launch, host)
 
 
 def _pieces(first: float, work: Sequence[Event]) -> Iterator[tuple[float, float, Event | None, Event]]:
@@ -178,7 +178,7 @@ class Line:
         return self.measured_us - self.predicted_us
 
 
-def classes(spent: Spent, step: StepTime) -> list[Line]:
+def classes(spent: StepShares, step: StepTime) -> list[Line]:
     """Measured and predicted time by class of work, and the gaps.
 
     Launch floors are part of the predicted kernels, so a gap may be time that a kernel of the prediction has.
@@ -197,7 +197,7 @@ def _predicted_class(kernel: Kernel) -> str:
     return _CLASS.get(kernel.family, "elementwise")
 
 
-def causes(spent: Spent, step: StepTime) -> list[Line]:
+def causes(spent: StepShares, step: StepTime) -> list[Line]:
     """Measured and predicted time by cause.
 
     Events do not say what a kernel waits for: each class is split between compute and memory as the prediction splits

@@ -11,7 +11,7 @@ from rooflinekit.model.step import make_plan
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.units import format_time
 from rooflinekit.report.document import Table
-from rooflinekit.validate.attribution import Line, Spent, causes, classes
+from rooflinekit.validate.attribution import Line, StepShares, causes, classes
 from rooflinekit.validate.points import spread_layers
 
 
@@ -43,7 +43,7 @@ def explain(row: Mapping[str, Any], gpu: str, calibration: str | None = None) ->
     plan = make_plan(run, plan.deployment, plan.system, plan.calibration, plan.engine)
     B, T = float(row["batch"]), float(row["context"])
     step = plan.time(Batch.prefill(B, T) if row["phase"] == "prefill" else Batch.decode(B, T))
-    spent = Spent(row["busy_us"], row["launch_us"], row["host_us"])
+    spent = StepShares(row["busy_us"], row["launch_us"], row["host_us"])
     return causes(spent, step), classes(spent, step)
 
 

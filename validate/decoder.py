@@ -31,7 +31,7 @@ def _normalise(kind: Norm, size: int) -> nn.Module:
     return nn.RMSNorm(size, eps=1e-6) if kind == "rmsnorm" else nn.LayerNorm(size, eps=1e-6, bias=kind == "layernorm")
 
 
-class Core(nn.Module):
+class AttentionSoftmax(nn.Module):
     """softmax(Q K^T) V, a module so that a hook sees the queries, and the keys that the cache returned."""
 
     def __init__(self, pattern: Pattern = FULL) -> None:
@@ -54,7 +54,7 @@ class SelfAttention(nn.Module):
         self.qkv_proj = nn.Linear(D, sum(self.widths), bias=spec.qkv_bias)
         self.q_norm = _normalise("rmsnorm", spec.q_norm) if spec.q_norm else None
         self.k_norm = _normalise("rmsnorm", spec.k_norm) if spec.k_norm else None
-        self.core = Core(Pattern(spec.window, spec.chunk))
+        self.core = AttentionSoftmax(Pattern(spec.window, spec.chunk))
         self.o_proj = nn.Linear(H * e, D, bias=spec.o_bias)
 
     def forward(self, x: Tensor, where: Tensor, cache: Cache | None, past: int) -> Tensor:
@@ -92,7 +92,7 @@ class LatentMixer(nn.Module):
             self.q_a_norm, self.q_b_proj = _normalise("rmsnorm", spec.q_rank), linear(spec.q_rank, H * spec.qk_dim)
         self.kv_a_norm = _normalise("rmsnorm", R)
         self.kv_b_proj = linear(R, H * (spec.nope_dim + spec.v_dim))
-        self.core = Core()
+        self.core = AttentionSoftmax()
         self.o_proj = linear(H * spec.v_dim, D)
 
     def forward(self, x: Tensor, where: Tensor, cache: Cache | None, past: int) -> Tensor:
@@ -141,7 +141,7 @@ class LatentMixer(nn.Module):
         return out @ to_v.mT
 
 
-class Block(nn.Module):
+class DecoderBlock(nn.Module):
     """One layer: norms, mixer and feed-forward block around the residual stream."""
 
     def __init__(self, layer: Layer, D: int) -> None:
@@ -181,7 +181,7 @@ class Decoder(nn.Module):
         self.positions = nn.Embedding(model.position_rows, D) if model.position_rows else None
         self.embedding_proj = nn.Linear(W, D, bias=False) if W != D else None
         self.embedding_norm = _normalise(model.final_norm, D) if model.embedding_norm else None
-        self.layers = nn.ModuleList(Block(layer, D) for layer in model.layers)
+        self.layers = nn.ModuleList(DecoderBlock(layer, D) for layer in model.layers)
         self.final_norm = _normalise(model.final_norm, D)
         self.head_proj = nn.Linear(D, W, bias=False) if W != D else None
         self.lm_head = nn.Linear(W, model.vocab, bias=model.lm_head_bias)

@@ -23,7 +23,7 @@ _IMPORT = 600.0
 """Seconds that importing PyTorch may take: minutes on a busy host, or from a disk behind a network."""
 
 
-class Found(NamedTuple):
+class TorchPython(NamedTuple):
     """A Python with PyTorch: the CUDA version that it was built for ("" for none), and whether it sees a GPU."""
 
     python: str
@@ -32,7 +32,7 @@ class Found(NamedTuple):
     sees_gpu: bool
 
 
-def probe(python: str) -> Found | None:
+def probe(python: str) -> TorchPython | None:
     """What PyTorch a Python has; None for none, or where NumPy or PyYAML is missing."""
     try:
         shown = subprocess.run(
@@ -41,7 +41,7 @@ def probe(python: str) -> Found | None:
     except (OSError, subprocess.SubprocessError):
         return None
     version, cuda, seen = json.loads(shown.strip().splitlines()[-1])
-    return Found(python, version, cuda or "", seen)
+    return TorchPython(python, version, cuda or "", seen)
 
 
 def driver() -> str:
@@ -54,7 +54,7 @@ def driver() -> str:
     return shown.strip().splitlines()[0] if shown.strip() else ""
 
 
-def choose(found: list[Found], device: str) -> Found | str:
+def choose(found: list[TorchPython], device: str) -> TorchPython | str:
     """The Python to run with, or one line that says why none will do; "" where PyTorch has to be installed."""
     if device == "cpu":
         return found[0] if found else ""
@@ -71,7 +71,7 @@ def choose(found: list[Found], device: str) -> Found | str:
     return ""
 
 
-def install() -> Found | None:
+def install() -> TorchPython | None:
     """PyTorch and this package in .venv-gpu of the checkout."""
     folder = ROOT / ".venv-gpu"
     print(f"no Python here has PyTorch for this device; installing it in {folder}", file=sys.stderr)
@@ -94,12 +94,12 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--retry-failed", action="store_true", help="measure rows once more that failed")
     said = parser.parse_args(words)
     names = dict.fromkeys(filter(None, (sys.executable, shutil.which("python3"), shutil.which("python"))))
-    chosen: Found | str | None = choose([each for name in names if (each := probe(name))], said.device)
+    chosen: TorchPython | str | None = choose([each for name in names if (each := probe(name))], said.device)
     try:
         chosen = chosen or install()
     except (OSError, subprocess.SubprocessError) as error:
         chosen = f"PyTorch could not be installed: {error}"
-    if not isinstance(chosen, Found):
+    if not isinstance(chosen, TorchPython):
         print(f"error: {chosen or 'the PyTorch that was installed does not start'}", file=sys.stderr)
         return 2
     print(f"{chosen.python}: PyTorch {chosen.torch}, CUDA {chosen.cuda or 'none'}, driver {driver() or 'none'}")

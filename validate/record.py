@@ -35,7 +35,7 @@ def _now() -> str:
     return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-class Rows:
+class RowSink:
     """Where measured rows go: to the file, or to the process that writes it."""
 
     def __init__(self, dtype: str, done: Iterable[str] = (), best: Mapping[str, float] | None = None) -> None:
@@ -52,7 +52,7 @@ class Rows:
             self.best[fields["kind"]] = max(self.best.get(fields["kind"], 0.0), float(fields["value"]))
 
 
-class Recorder(Rows):
+class Recorder(RowSink):
     """Writes rows to DIR/measurements.jsonl while it holds DIR's lock.
 
     A run that goes on leaves rows as they are; with `retry_failed` those that failed are measured once more. Raises

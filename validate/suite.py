@@ -20,7 +20,7 @@ from rooflinekit.validate.engine_run import engine_points, key_of_step, open_eng
 from rooflinekit.validate.model_run import open_bench
 from rooflinekit.validate.plan import EXTENTS, Rates, kernel_cases
 from rooflinekit.validate.points import remaining
-from rooflinekit.validate.record import Rows
+from rooflinekit.validate.record import RowSink
 from rooflinekit.validate.timing import LONG, UncapturableError, summary, sustained, time_work
 
 BUDGETS = {"quick": 5.0, "full": 25.0, "ceilings": 5.0, "kernels": 20.0, "model": 10.0, "engine": 15.0}
@@ -53,7 +53,7 @@ class Run:
     device: Device
     suite: str
     model: str
-    recorder: Rows
+    recorder: RowSink
     deadline: float
     say: Callable[[str, int, int], None] = lambda name, number, of: None  #: what starts, its number, of how many
     eager: frozenset[str] = frozenset()  #: kernels that no graph can hold

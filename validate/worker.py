@@ -19,12 +19,12 @@ from typing import IO, Any
 
 from rooflinekit.validate.checks import CHECKS, run_checks
 from rooflinekit.validate.device import Device, open_device
-from rooflinekit.validate.record import Rows
+from rooflinekit.validate.record import RowSink
 from rooflinekit.validate.suite import DeviceFaultError, Run, run_suite
 from rooflinekit.validate.timing import UncapturableError
 
 
-class Outbox(Rows):
+class Outbox(RowSink):
     """Rows on their way to the process that writes them."""
 
     def __init__(self, out: IO[str], job: Mapping[str, Any], dtype: str) -> None:

@@ -113,7 +113,7 @@ cost = _asking(
 )  # fmt: skip
 
 
-@command(tables.Accelerator, tables.Simulation, tables.Traced, tables.Pictures, tables.Written)
+@command(tables.Accelerator, tables.Simulation, tables.TracedOptions, tables.Pictures, tables.Written)
 def simulate(
     model: str, *, to: Output, timeline: Path | None = None, chrome_trace: Path | None = None, resume: bool = False,
     **scenario: Any,

@@ -11,7 +11,7 @@ from rooflinekit.cli.output import Output, counting
 from rooflinekit.estimation.options import options_of, part_of
 from rooflinekit.estimation.scenario import (
     Accelerators,
-    Asked,
+    InverseOptions,
     LoadCase,
     Plan,
     Rollout,
@@ -32,7 +32,7 @@ _STATIC = ("batch", "cached")
 _SEARCHED = ("aggregated_only", "one_kind", "seed", "by")  # how fleets are searched: one needs no search
 
 
-@command(Accelerators, Plan, Asked, Written, leave=("context",))
+@command(Accelerators, Plan, InverseOptions, Written, leave=("context",))
 def plan(
     model: str, *, to: Output, gpu: Sequence[str] = ("h100-sxm",), slo: Sequence[str] = (),
     subject_to: str | None = None, ttft: float | None = None, tpot: float | None = None, max: str | None = None,

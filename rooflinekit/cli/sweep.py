@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rooflinekit.decision.sweeping.answer import Job
     from rooflinekit.decision.sweeping.grid import Grid
-    from rooflinekit.decision.sweeping.output import Kept
+    from rooflinekit.decision.sweeping.output import KeptPieces
     from rooflinekit.decision.sweeping.sweep import Table
 
 _AXES = {name: row.axis() for table in (Accelerator, Scenario) for name, row in options_of(table).items()}
@@ -39,9 +39,9 @@ def sweep(
     """
     from rooflinekit.decision.economics.price import read_carbon
     from rooflinekit.decision.sweeping.answer import Job, check_price
-    from rooflinekit.decision.sweeping.output import Kept
+    from rooflinekit.decision.sweeping.output import KeptPieces
     from rooflinekit.decision.sweeping.pareto import Tally, parse_goals
-    from rooflinekit.decision.sweeping.sweep import Means, Shard, front_of, run
+    from rooflinekit.decision.sweeping.sweep import Means, SweepShard, front_of, run
     from rooflinekit.model.types.batch import whole_number
 
     to.check("DataFrame")
@@ -52,8 +52,8 @@ def sweep(
     if resume:
         if to.out is None:
             raise InputError("--resume keeps finished pieces beside the output; add --out FILE")
-        kept = Kept.beside(to.out, [asked, str(job), shard])
-    means = Means(whole_number(workers, "workers"), scheduler, Shard.parse(shard), kept)
+        kept = KeptPieces.beside(to.out, [asked, str(job), shard])
+    means = Means(whole_number(workers, "workers"), scheduler, SweepShard.parse(shard), kept)
     tally = Tally()
     drawn: list[pd.DataFrame] | None = None if to.plots is None else []
     seen: dict[str, None] = {}
@@ -132,7 +132,7 @@ def _draw(parts: list[pd.DataFrame], to: Output) -> None:
 
 
 def _deliver(
-    answers: Iterable[pd.DataFrame], source: Grid | Table, to: Output, kept: Kept | None, filtered: bool,
+    answers: Iterable[pd.DataFrame], source: Grid | Table, to: Output, kept: KeptPieces | None, filtered: bool,
     baseline: str | None,
 ) -> None:  # fmt: skip
     """Write a table as it grows, or print all of it."""
@@ -140,10 +140,10 @@ def _deliver(
 
     from rooflinekit.decision.sweeping.output import SUFFIXES, check_suffix, write_table
     from rooflinekit.decision.sweeping.sweep import WORKBOOKS
-    from rooflinekit.decision.sweeping.workbook import Sheet, write_beside
+    from rooflinekit.decision.sweeping.workbook import ScenarioSheet, write_beside
 
     out, format = to.out, to.format
-    if out is not None and isinstance(source, Sheet) and out.suffix.lower() in WORKBOOKS:
+    if out is not None and isinstance(source, ScenarioSheet) and out.suffix.lower() in WORKBOOKS:
         if filtered or out.suffix.lower() != source.path.suffix.lower():
             raise InputError(f"a workbook keeps all its rows and its kind; write {out.stem}.csv, or leave --pareto out")
         return write_table(answers, out, kept, partial(write_beside, source), to.force)

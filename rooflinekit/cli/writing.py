@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @command(
-    tables.Written, tables.Page, tables.Accelerator, tables.Scenario, tables.Pictures,
+    tables.Written, tables.PageOptions, tables.Accelerator, tables.Scenario, tables.Pictures,
     arguments={"model": MAYBE_MODEL}, leave=("allow_oom", "format"),
 )  # fmt: skip
 def report(
@@ -75,7 +75,7 @@ _SHOWN = 3  # reasons that are printed; the sheet Notes has all
 
 
 @command(  # the lists of a workbook count where a deployment has one value, and come first in the help
-    tables.Written, tables.Workbook, tables.Prefix, tables.Seeing, tables.Speculation, tables.Requests,
+    tables.Written, tables.Workbook, tables.Prefix, tables.Seeing, tables.Speculation, tables.RequestsOptions,
     tables.Workbook, leave=("format",),
     arguments={"models": Argument("Models to offer, as --model takes them.", False, many=True, complete="model")},
 )  # fmt: skip

@@ -29,7 +29,7 @@ from rooflinekit.estimation.scenario import (
     SETTING_KEYS,
     SPECULATION_KEYS,
     WORKLOAD_KEYS,
-    Formats,
+    FormatsOptions,
     Placed,
     Scenario,
 )
@@ -179,7 +179,9 @@ def read_deployment(scenario: Mapping[str, Any]) -> Deployment:
     """
     given = read(Placed, scenario)
     chosen = part_of(given, Deployment.__dataclass_fields__)
-    chosen |= {key: parse_dtype(each) for key, each in part_of(given, (*options_of(Formats), "dispatch")).items()}
+    chosen |= {
+        key: parse_dtype(each) for key, each in part_of(given, (*options_of(FormatsOptions), "dispatch")).items()
+    }
     engine, version = split_version(str(given.get("engine", "vllm")))
     if engine not in ENGINES:
         raise unknown_engine(engine)

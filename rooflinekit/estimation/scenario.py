@@ -43,7 +43,7 @@ class Objectives(TypedDict, total=False):
     ttft: Annotated[float | None, Option("Objective under load: time to first token.", unit="ms", above=True, also=("ttft_ms",))]
     tpot: Annotated[float | None, Option("Objective under load: time per output token.", unit="ms", above=True, also=("tpot_ms",))]
 
-class Requests(TypedDict, total=False):
+class RequestsOptions(TypedDict, total=False):
     """Requests that come one after the other."""
     rate: Annotated[float | None, Option("Requests a second that arrive; excludes --batch.", unit="1/s", above=True, most=1e9)]
     requests: Annotated[int | None, Option("Requests in all: a run of so many, from an empty engine to the last answer.", usual="10 a user, or 2000 at a rate", most=1_000_000_000)]
@@ -51,7 +51,7 @@ class Requests(TypedDict, total=False):
     isl_cv: Annotated[float | None, Option("Variation of prompt lengths (deviation over mean); their mean is --isl.", usual="0", most=1e9)]
     osl_cv: Annotated[float | None, Option("Variation of output lengths (deviation over mean).", usual="0", most=1e9)]
 
-class Load(Users, Requests, Objectives, total=False):
+class Load(Users, RequestsOptions, Objectives, total=False):
     """Load and objectives of users."""
     warmup: Annotated[int, Option("Requests that come first and are not counted.", 0, least=0, most=1_000_000, usual="none, or a fifth of an open loop without --requests")]
     seed: Annotated[int, Option("Seed of lengths and arrivals.", 0, least=0)]
@@ -90,7 +90,7 @@ class Parallelism(Degrees, total=False):
     redundant_experts: Annotated[int, Option("Copies of popular experts, over all ranks of a layer.", 0, least=0, most=4096)]
     skew: Annotated[float, Option("Routing: the n-th most popular expert has weight n^-skew; 0 is uniform.", 0.0, most=4.0)]
 
-class Formats(TypedDict, total=False):
+class FormatsOptions(TypedDict, total=False):
     """Number formats."""
     weights: Annotated[str | None, Option("Format of the layers' matrices.", usual="as published", complete=FORMATS)]
     attention_weights: Annotated[str | None, Option("Format of attention's matrices alone.", usual="as --weights", complete=FORMATS)]
@@ -98,7 +98,7 @@ class Formats(TypedDict, total=False):
     activations: Annotated[str | None, Option("Format of matrix inputs.", usual="as published", complete=FORMATS)]
     kv: Annotated[str | None, Option("Format of the cache.", usual="as activations", complete=FORMATS)]
 
-class Engine(TypedDict, total=False):
+class EngineOptions(TypedDict, total=False):
     """The engine and what it is told."""
     engine: Annotated[str, Option("vllm, sglang, trtllm, llama.cpp, gpt-fast, optimum-habana, or ideal (the bound, without engine costs); a version of it: vllm@0.8.5.", "vllm", complete=ENGINES)]
     engine_version: Annotated[str | None, Option("Version of the engine, as engine=vllm@0.8.5 says it.", hidden=True)]
@@ -126,7 +126,7 @@ class Steps(TypedDict, total=False):
     stream_interval: Annotated[int, Option("Tokens that the front end sends together.", 1, group="Engine")]
     host: Annotated[str | None, Option("Host of the accelerators: h100-server, a100-server, gb10, or its time of a kernel's launch in us.", kind="text", usual="that of the fits; with --eager the accelerator's usual one", metavar="CLASS|US", group="Engine")]
 
-class Layout(Hardware, Parallelism, Formats, Engine, total=False):
+class Layout(Hardware, Parallelism, FormatsOptions, EngineOptions, total=False):
     """Everything that lays out a plan."""
     calibration: Annotated[Path | None, Option("A calibration's name or path, or none for the datasheet bound.", usual="that of GPU and engine", group="Engine")]
 
@@ -156,16 +156,16 @@ class Seeing(Layout, ImageInput, Adapters, total=False):
 class Placed(Seeing, FfnGroup, EncoderGroup, Steps, total=False):
     """All that lays out a deployment."""
 
-class Draft(TypedDict, total=False):
+class DraftOptions(TypedDict, total=False):
     """Draft of speculative decoding."""
     draft: Annotated[str | None, Option("A draft model, medusa, eagle, eagle3, mtp or ngram.", complete=MODELS)]
 
-class Drafting(TypedDict, total=False):
+class DraftingOptions(TypedDict, total=False):
     """Tokens that are guessed."""
     draft_tokens: Annotated[int | None, Option("Tokens drafted in a row.", least=0, most=64)]
     acceptance: Annotated[float | str | Sequence[float] | None, Option("Share of drafted tokens that are accepted, or one a position: 0.8,0.7,0.6.", kind="text")]
 
-class Speculation(Draft, Drafting, total=False):
+class Speculation(DraftOptions, DraftingOptions, total=False):
     """Speculative decoding."""
     draft_tree: Annotated[int | None, Option("Drafted tokens that one pass verifies, where several candidates stand at each place.", most=4096)]
     draft_tp: Annotated[int | None, Option("Tensor parallel degree of a draft model.", usual="the target's")]
@@ -176,7 +176,7 @@ class Scenario(Static, Lengths, Prefix, Placed, Speculation, Load, total=False):
 
 # --- what other questions add ------------------------------------------------------------------------------------------
 
-class Shapes(Prefix, Hardware, Parallelism, Formats, Engine, total=False):
+class Shapes(Prefix, Hardware, Parallelism, FormatsOptions, EngineOptions, total=False):
     """A walk through the tensors of a step."""
     tokens: Annotated[int | str | Sequence[int] | None, Option("Prompt length, or several to pack without padding: 6,3,9.", kind="text", group="Workload")]
     prompt: Annotated[str | None, Option("A text whose words and marks stand in for tokens.", group="Workload")]
@@ -197,11 +197,11 @@ class Arrivals(TypedDict, total=False):
     classes: Annotated[str | Sequence[float] | None, Option("Shares of priority classes, such as 0.2,0.8.", kind="text")]
     seed: Annotated[int, Option("Seed of everything that is drawn.", 0, least=0, most=2**32 - 1)]
 
-class Tiers(TypedDict, total=False):
+class TiersOptions(TypedDict, total=False):
     """Memory behind the accelerators' own."""
     cache_tier: Annotated[str | Sequence[str] | None, Option("Memory behind the cache, nearest first, may be repeated: host=200GB,50GB/s or remote=20TB,5GB/s,1ms,shared.", kind="text", many=True, metavar="NAME=SIZE,...", group="Engine")]
 
-class Scheduling(Tiers, total=False):
+class Scheduling(TiersOptions, total=False):
     """Scheduling and cache of each replica."""
     queue_limit: Annotated[int | None, Option("Waiting requests beyond which new ones are rejected.", most=1_000_000_000)]
     order: Annotated[str | None, Option("Order of the queue: fcfs, or priority by class.", usual="fcfs", complete=("fcfs", "priority"))]
@@ -212,7 +212,7 @@ class Scheduling(Tiers, total=False):
     host_gib: Annotated[float, Option("Host memory for cache blocks, per replica, in GiB.", 0.0, unit="GiB")]
     draft_ms: Annotated[float, Option("Time to draft one token.", 0.0, unit="ms", group="Speculation")]
 
-class Fleet(TypedDict, total=False):
+class FleetOptions(TypedDict, total=False):
     """Replicas, and how requests reach them."""
     replicas: Annotated[int, Option("Replicas of the deployment; those that decode, if others prefill.", 1, most=1_000_000)]
     router: Annotated[str, Option("round-robin, random, least-loaded, prefix-affinity or shared (one queue in front of all).", "round-robin", complete=("round-robin", "random", "least-loaded", "prefix-affinity", "shared"))]
@@ -228,21 +228,21 @@ class Machines(TypedDict, total=False):
     workers: Annotated[int, Option("Processes on this machine.", 1, kind="loose count", most=1024)]
     scheduler: Annotated[str | None, Option("A dask cluster, such as tcp://10.0.0.1:8786.")]
 
-class Simulation(Lengths, Seeing, EncoderGroup, Steps, Load, Drafting, Arrivals, Scheduling, Fleet, Machines, total=False):
+class Simulation(Lengths, Seeing, EncoderGroup, Steps, Load, DraftingOptions, Arrivals, Scheduling, FleetOptions, Machines, total=False):
     """Requests one by one."""
 
-class Price(TypedDict, total=False):
+class PriceOptions(TypedDict, total=False):
     """Price of an accelerator hour."""
     price: Annotated[float | str | Mapping[str, float] | None, Option("USD of one GPU hour: 2.5 for all, h100-sxm=2.10 for one (may be repeated); or 1800/month, 15000/year, EUR2.5@1.1 (at 1.1 dollars). Or a CSV with columns name, term, low, high, source, commitment, interruptions.", unit="USD/h", kind="price", many=True, usual="the GPU file's quote", also=("prices",))]
 
-class Retention(Layout, Tiers, Price, total=False):
+class Retention(Layout, TiersOptions, PriceOptions, total=False):
     """Hits of a prefix cache on a trace."""
     model: Annotated[str | None, Option("Model whose replicas serve it: their memory is a cache too.", complete=MODELS, group="Workload")]
     clean: Annotated[bool, Option("Drop rows of a trace that cannot be trusted.", False, group="Load")]
     replicas: Annotated[int, Option("Replicas that share the requests, each with a cache of its own.", 1, most=10_000, group="Replicas")]
     router: Annotated[str, Option("prefix-affinity (a conversation stays with its replica) or random.", "prefix-affinity", complete=("prefix-affinity", "random"), group="Replicas")]
 
-class Pricing(Price, total=False):
+class Pricing(PriceOptions, total=False):
     """Price of an accelerator hour."""
     pue: Annotated[float | None, Option("Power of the building over power of the machines.", least=1.0, most=10.0, usual="1")]
     carbon: Annotated[str | float | None, Option("Grams of CO2 a kWh, or a grid: world, france, germany, ireland ...", unit=Unit("g/kWh", {}), kind="text")]
@@ -251,13 +251,13 @@ class Rack(TypedDict, total=False):
     """Rack of the machines."""
     rack: Annotated[float | None, Option("Power that a rack may draw at the plug: says how many machines it holds.", unit="W", kind="number", above=True, metavar="W")]
 
-class Purchase(Pricing, total=False):
+class PurchaseOptions(Pricing, total=False):
     """Purchase in place of rent."""
     purchase: Annotated[float | None, Option("USD of one GPU with its share of the host, bought; needs --years.", unit="USD", kind="number")]
     years: Annotated[float | None, Option("Years over which a purchase is spread.", unit="years")]
     power_price: Annotated[float | None, Option("USD of one kWh, beside a purchase.", unit="USD", usual="0")]
 
-class Levers(Static, Prefix, Lengths, Users, Requests, Seeing, Speculation, Purchase, total=False):
+class Levers(Static, Prefix, Lengths, Users, RequestsOptions, Seeing, Speculation, PurchaseOptions, total=False):
     """Options of levers."""
     by: Annotated[str, Option("Ranks the moves: cost, tpot, ttft, throughput or energy.", "cost", complete=("cost", "tpot", "ttft", "throughput", "energy"), metavar="METRIC", group="Question")]
     gpus: Annotated[str | Sequence[str] | Mapping[str, float | None] | None, Option("Others to try, with USD an hour if you know it: h200-sxm=3.8,l40s.", usual="all with a price", complete=GPUS, kind="text", group="Question")]
@@ -277,7 +277,7 @@ class Dialogues(TypedDict, total=False):
     long_context: Annotated[int | None, Option("Tokens of a long context.", least=2, unit="tokens", most=10_000_000, usual="131072, or the model's")]
     reserve: Annotated[int | None, Option("Tokens that a static layout of the cache sets aside.", unit="tokens", most=10_000_000, usual="the longest")]
 
-class Cost(Prefix, Lengths, Users, Layout, Purchase, Rack, Dialogues, total=False):
+class Cost(Prefix, Lengths, Users, Layout, PurchaseOptions, Rack, Dialogues, total=False):
     """Options of the cost of tokens."""
     rate: Annotated[float | None, Option("Requests a second that arrive: the load is played, and its idle time is paid; excludes --concurrency and --utilisation.", unit="1/s", above=True, most=1e7, group="Load")]
     utilisation: Annotated[float, Option("Share of the paid time that the replica works.", 1.0, unit="share", above=True, most=1.0, group="Pricing")]
@@ -285,7 +285,7 @@ class Cost(Prefix, Lengths, Users, Layout, Purchase, Rack, Dialogues, total=Fals
 Names = str | Sequence[str] | None
 Counts = int | Sequence[int] | None
 
-class Traffic(Lengths, Users, Tiers, total=False):
+class Traffic(Lengths, Users, TiersOptions, total=False):
     """Traffic of a fleet."""
     rate: Annotated[float | None, Option("Requests a second in the mean of the day.", unit="1/s", above=True, most=1e7)]
     trace: Annotated[Path | None, Option("A trace of requests: rate, lengths and bursts come from it.")]
@@ -352,7 +352,7 @@ class Reserves(Pricing, Rack, total=False):
     confidence: Annotated[float, Option("Probability with which every objective has to hold.", 0.9, unit="share", least=0.5, most=0.999)]
     load_gbps: Annotated[float | None, Option("Rate at which weights come to a new replica, in GB/s.", unit="GB/s", above=True, most=1e6, usual="5")]
 
-class OverTime(TypedDict, total=False):
+class OverTimeOptions(TypedDict, total=False):
     """Load over time."""
     profile: Annotated[Path | Sequence[float] | None, Option("Load over time: a CSV of hour and rate, or trace for the hours of --trace. Adds the fleet by the hour.", kind="text")]
     growth: Annotated[str | float | None, Option("Growth of the load: 8%/month or 100%/year.", usual="0", kind="text", metavar="SHARE")]
@@ -367,7 +367,7 @@ class OverTime(TypedDict, total=False):
     tco: Annotated[Path | None, Option("Rent against buy: a YAML of purchase, years, interest, residual, power_price, pue, rack, staff.")]
     months: Annotated[int, Option("Months that are planned.", most=120, usual="1, with --growth 12")]
 
-class Plan(Traffic, ImageInput, Adapters, Search, Reserves, OverTime, total=False):
+class Plan(Traffic, ImageInput, Adapters, Search, Reserves, OverTimeOptions, total=False):
     """Options of a plan."""
     sensitivity: Annotated[bool, Option("Size the answer again with each assumption a fifth less and more: rate, lengths, objectives, step times, price.", False, group="Search")]
 
@@ -394,7 +394,7 @@ class RolloutCase(Lengths, Layout, Rollout, total=False):
 
 # What is searched, priced and loaded besides on the command line alone: lists of accelerators, files, the inverse.
 
-class Asked(Static, Prefix, Objectives, Rollout, total=False):
+class InverseOptions(Static, Prefix, Objectives, Rollout, total=False):
     """The question of a plan the other way round."""
     rollout: Annotated[int | None, Option("Size rollouts instead (RL): answers of a training step.", metavar="ANSWERS", most=1_000_000, group="Rollouts")]
     slo: Annotated[str | Sequence[str] | None, Option("Objectives, such as 'p95 ttft<1s, p95 tpot<40ms'; without a percentile the mean. May be repeated: all have to hold.", kind="text", many=True, usual="p95 ttft<1s, p95 tpot<50ms", group="Load")]
@@ -499,7 +499,7 @@ class Tree(Written, total=False):
     """Details of a derivation."""
     depth: Annotated[int | None, Option("Levels of the tree.", usual="as fits on two pages")]
 
-class Traced(TypedDict, total=False):
+class TracedOptions(TypedDict, total=False):
     """Further files of a simulation."""
     timeline: Annotated[Path | None, Option("Write queue, batch and cache over time to this CSV.", kind="path")]
     chrome_trace: Annotated[Path | None, Option("Write every step to this JSON, for chrome://tracing or Perfetto.", kind="path")]
@@ -524,7 +524,7 @@ class Launching(TypedDict, total=False):
     target: Annotated[str | None, Option("Write a manifest instead: vllm-compose, kserve, llm-d, dynamo, lws or skypilot.", complete=("vllm-compose", "kserve", "llm-d", "dynamo", "lws", "skypilot"), group="Output")]
     out: Annotated[Path | None, Option("Write to this file, or the files into this folder.", kind="folder", metavar="PATH", group="Output")]
 
-class Page(Price, total=False):
+class PageOptions(PriceOptions, total=False):
     """Subject of a page."""
     plan: Annotated[Path | None, Option("Report on what `plan --format json` wrote, not on MODEL.", kind="path")]
     sweep: Annotated[Path | None, Option("Report on rows of a sweep (.csv, .parquet), not on MODEL.", kind="path")]
@@ -583,19 +583,19 @@ GROUPS: Mapping[str, tuple[type, ...]] = {
     "Workload": (Static, Lengths, Prefix, ImageInput),
     "Hardware": (Accelerator, Hardware, Accelerators),
     "Parallelism": (Parallelism,),
-    "Formats": (Formats,),
-    "Engine": (Engine, Scheduling),
+    "Formats": (FormatsOptions,),
+    "Engine": (EngineOptions, Scheduling),
     "Speculation": (Speculation,),
     "Load": (Load, Arrivals, Traffic, Served),
-    "Replicas": (Fleet,),
-    "Pricing": (Purchase, Reserves),
+    "Replicas": (FleetOptions,),
+    "Pricing": (PurchaseOptions, Reserves),
     "Dialogues": (Dialogues,),
-    "Over time": (OverTime,),
+    "Over time": (OverTimeOptions,),
     "Search": (Search,),
     "Rollouts": (Rollout,),
-    "Question": (Asked, Guarding),
-    "Contents": (Workbook, Page),
-    "Output": (Machines, Sweeping, Measuring, Scored, Shown, Judged, Reconciled, Serving, Detailed, Tree, Traced, Pictures),
+    "Question": (InverseOptions, Guarding),
+    "Contents": (Workbook, PageOptions),
+    "Output": (Machines, Sweeping, Measuring, Scored, Shown, Judged, Reconciled, Serving, Detailed, Tree, TracedOptions, Pictures),
 }
 """Headings of the help, in their order; what an option says of its own group goes first."""
 

@@ -41,7 +41,7 @@ from rooflinekit.model.types.speculation import Speculation, expected_tokens
 from rooflinekit.model.types.time import ENDS, Time
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_accelerator, load_model
-from rooflinekit.specs.clients import NO_RULE, USUAL, Client, Server, client_of
+from rooflinekit.specs.clients import NO_RULE, USUAL, Client, ServerFlags, client_of
 from rooflinekit.specs.delimited import read_table
 from rooflinekit.specs.engines import engine_names, engine_version_of
 from rooflinekit.specs.foreign import MOST
@@ -95,7 +95,7 @@ class ServedGroup:
     resolved: Resolved
     table: pd.DataFrame
     client: Client
-    server: Server
+    server: ServerFlags
     replicas: int = 1
 
     def column(self, name: str) -> Array:
@@ -168,7 +168,7 @@ def served_groups(table: pd.DataFrame, calibration: str | None, unanswered: Coun
             yield from _told(group)
 
 
-def _ruled(client: Client, rows: pd.DataFrame) -> Iterator[tuple[Server, pd.DataFrame]]:
+def _ruled(client: Client, rows: pd.DataFrame) -> Iterator[tuple[ServerFlags, pd.DataFrame]]:
     """The rows by the server's rule that holds for them."""
     rule = client.rule(*(rows[name].to_numpy(dtype=float) for name in ("isl", "osl", "concurrency")))
     for place in np.unique(rule):
@@ -219,7 +219,7 @@ def _client(source_key: str, setup: dict[str, Any]) -> Client:
     return replace(client, servers=tuple(server for server in client.servers if server.when.names(facts)))
 
 
-def _resolve(setup: dict[str, Any], server: Server, source: str, calibration: str | None) -> Resolved:
+def _resolve(setup: dict[str, Any], server: ServerFlags, source: str, calibration: str | None) -> Resolved:
     engine = str(setup["engine"]).lower()
     if engine not in ENGINES or engine not in engine_names():
         raise unknown_engine(engine)

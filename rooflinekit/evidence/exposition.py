@@ -420,7 +420,7 @@ def _flat(data: Mapping[str, Any]) -> dict[str, Any]:
     return {**data, **(inner if isinstance(inner, Mapping) else {})}
 
 
-class Requests(NamedTuple):
+class LoggedRequests(NamedTuple):
     """Whole requests with start and end [s], their model, and notes."""
 
     requests: list[dict[str, float]]
@@ -438,7 +438,7 @@ def read_request_log(source: str, lines: Sequence[Mapping[str, Any]], errors: Se
     return by_minute(source, read._replace(notes=(*read.notes, *damaged)))
 
 
-def read_requests(source: str, lines: Sequence[Mapping[str, Any]]) -> Requests:
+def read_requests(source: str, lines: Sequence[Mapping[str, Any]]) -> LoggedRequests:
     """The requests that are whole.
 
     Requests that lack something, as those that failed do, are left out with a note. So are those with a value out of
@@ -463,10 +463,10 @@ def read_requests(source: str, lines: Sequence[Mapping[str, Any]]) -> Requests:
     found, odd = _in_order(found, _HOUR)
     lost += (f"{source}: a request that ended {_clock(end)}, and its neighbours did not" for end in odd)
     notes = units_note(units), _counted(lost, f"of {len(lost) + len(found)} requests are left out")
-    return Requests([request for _, request in found], model, tuple(filter(None, notes)))
+    return LoggedRequests([request for _, request in found], model, tuple(filter(None, notes)))
 
 
-def by_minute(source: str, read: Requests, since: float | None = None) -> list[Interval]:
+def by_minute(source: str, read: LoggedRequests, since: float | None = None) -> list[Interval]:
     """Requests by the minute in which they ended.
 
     They begin with the first, or at `since`, and end with the last: of a minute that they do not fill the rest does not
@@ -511,7 +511,7 @@ class GrowingLog:
         until = (max((each["end"] for each in self._requests), default=0.0) - _LATE) // _MINUTE * _MINUTE
         if until <= over or not self._requests:
             return [], notes
-        read = Requests(self._requests, self._model, notes)
+        read = LoggedRequests(self._requests, self._model, notes)
         found = by_minute(self._source, read, None if over == -math.inf else over)
         self._over, self._requests = until, [each for each in self._requests if each["end"] > until]
         return [each for each in found if each.end <= until], notes
@@ -538,7 +538,7 @@ def _request(fields: Fields) -> tuple[dict[str, float], str]:
 
 
 def _minute(
-    source: str, within: tuple[float, float], requests: Sequence[Mapping[str, float]], came: int, read: Requests
+    source: str, within: tuple[float, float], requests: Sequence[Mapping[str, float]], came: int, read: LoggedRequests
 ) -> Interval:  # fmt: skip
     """The requests that ended within a minute or a part of it, at the rate at which as many came.
 

@@ -63,7 +63,7 @@ _BATCH = "nv/batch/time/gpu/mean"  # where isolated launches were left out
 
 
 @dataclass(frozen=True)
-class Reading:
+class BenchmarkValue:
     """One value of one benchmark.
 
     name: the same in every run of the suite. value: a time [s], or a rate where `rate` is true. spread: standard
@@ -85,7 +85,7 @@ class Reading:
         return -math.log(self.value) if self.rate else math.log(self.value)
 
 
-def read_readings(path: Path, unit: str | None = None) -> list[Reading]:
+def read_readings(path: Path, unit: str | None = None) -> list[BenchmarkValue]:
     """Every reading of a file; `unit` is that of a CSV whose header names none.
 
     Raises SpecError for a file that cannot be read or that no known tool wrote.
@@ -96,7 +96,7 @@ def read_readings(path: Path, unit: str | None = None) -> list[Reading]:
     return found
 
 
-def _read(path: Path, unit: str | None) -> Iterator[Reading]:
+def _read(path: Path, unit: str | None) -> Iterator[BenchmarkValue]:
     if path.suffix == ".json" and (data := _benchmarks(path)) is not None:
         states = any("states" in entry for entry in data["benchmarks"])
         yield from (_nvbench if states else _pytest_benchmark)(path.name, data)
@@ -125,7 +125,7 @@ def _benchmarks(path: Path) -> dict[str, Any] | None:
     return dict(data)
 
 
-def _pytest_benchmark(source: str, data: Mapping[str, Any]) -> Iterator[Reading]:
+def _pytest_benchmark(source: str, data: Mapping[str, Any]) -> Iterator[BenchmarkValue]:
     """The median of the rounds [s], and their spread from the quartiles; `params` and `extra_info` are columns."""
     for own in Fields(source, data).entries("benchmarks"):
         stats = own.inside("stats")
@@ -136,10 +136,10 @@ def _pytest_benchmark(source: str, data: Mapping[str, Any]) -> Iterator[Reading]
         middle, rounds = stats.number("iqr"), stats.count("rounds") or 1
         spread = middle / _QUARTILES / value if middle is not None and rounds > 1 else None
         columns = {**own.inside("params").data, **own.inside("extra_info").data}
-        yield Reading(name, value, spread=spread, columns=columns)
+        yield BenchmarkValue(name, value, spread=spread, columns=columns)
 
 
-def _nvbench(source: str, data: Mapping[str, Any]) -> Iterator[Reading]:
+def _nvbench(source: str, data: Mapping[str, Any]) -> Iterator[BenchmarkValue]:
     """Mean GPU time of isolated launches [s] of every state, and nvbench's noise of it; axes are columns."""
     report = Fields(source, data)
     devices = {each.data.get("id"): each.data.get("name") for each in report.entries("devices")}
@@ -159,10 +159,10 @@ def _nvbench(source: str, data: Mapping[str, Any]) -> Iterator[Reading]:
             axes = own.entries("axis_values")
             cells = {str(each.data.get("name")).removesuffix("{ct}"): each.data.get("value") for each in axes}
             columns = {"op": name, "gpu": devices.get(own.data.get("device")), **cells}
-            yield Reading(_named(str(name), cells), value, spread=figures.number(_NOISE), columns=columns)
+            yield BenchmarkValue(_named(str(name), cells), value, spread=figures.number(_NOISE), columns=columns)
 
 
-def _kernel_table(path: Path) -> Iterator[Reading]:
+def _kernel_table(path: Path) -> Iterator[BenchmarkValue]:
     """Rows of a kernel table or a measurement file; the p10 and p90 of a row say how it spreads."""
     for operation, table in read_kernel_tables(path):
         own = {*KEY, *OPERATIONS[operation].needed.split()}
@@ -172,11 +172,11 @@ def _kernel_table(path: Path) -> Iterator[Reading]:
             time, low, high = row["latency_us"], row.get("p10_us"), row.get("p90_us")
             spread = (high - low) / _P10_TO_P90 / time if low and high and low <= high else None
             columns = {str(name): cell for name, cell in row.items()} | {"op": operation}
-            yield Reading(_named(operation, {k: v for k, v in cells.items() if k != "op"}), time * 1e-6, spread=spread,
-                          columns=columns)  # fmt: skip
+            named = _named(operation, {k: v for k, v in cells.items() if k != "op"})
+            yield BenchmarkValue(named, time * 1e-6, spread=spread, columns=columns)
 
 
-def _table(path: Path, unit: str | None) -> Iterator[Reading]:
+def _table(path: Path, unit: str | None) -> Iterator[BenchmarkValue]:
     """A report of Triton: columns of whole numbers or words are the axes, the others providers."""
     table = read_table(path)
     units = {name: hit[2] for name in map(str, table) if (hit := _IN_BRACKETS.fullmatch(name)) and hit[2] in UNITS}
@@ -192,10 +192,10 @@ def _table(path: Path, unit: str | None) -> Iterator[Reading]:
             if not (isinstance(row[name], (int, float)) and 0 < row[name] < math.inf):
                 continue  # a provider that cannot run this shape
             value = float(row[name]) * _TIMES.get(own, 1.0)
-            yield Reading(_named(f"{path.stem} {name}", cells), value, own not in _TIMES, columns=cells)
+            yield BenchmarkValue(_named(f"{path.stem} {name}", cells), value, own not in _TIMES, columns=cells)
 
 
-def _served_readings(run: Measurement) -> Iterator[Reading]:
+def _served_readings(run: Measurement) -> Iterator[BenchmarkValue]:
     """Latencies of one run, and the rate of tokens."""
     facts = run.facts
     load = {"in": facts.isl and round(facts.isl), "out": facts.osl and round(facts.osl), "rate": facts.rate,
@@ -203,9 +203,9 @@ def _served_readings(run: Measurement) -> Iterator[Reading]:
     said = _named(str(facts.model or "model"), {name: cell for name, cell in load.items() if cell})
     for metric, part in _SERVED.items():
         if value := getattr(run, part).middle[1]:
-            yield Reading(f"{said}: {part.upper()}", value * 1e-3, run=run, metric=metric)
+            yield BenchmarkValue(f"{said}: {part.upper()}", value * 1e-3, run=run, metric=metric)
     if run.output_tok_s:
-        yield Reading(f"{said}: output", run.output_tok_s, rate=True, run=run, metric="output_tok_s")
+        yield BenchmarkValue(f"{said}: output", run.output_tok_s, rate=True, run=run, metric="output_tok_s")
 
 
 def _named(first: str, cells: Mapping[str, Any]) -> str:
@@ -313,9 +313,9 @@ def guard(
     return _by_prediction([row for rows in now.values() for row in rows], given)
 
 
-def _gathered(files: Sequence[str | PathLike[str]], unit: str | None) -> dict[str, list[Reading]]:
+def _gathered(files: Sequence[str | PathLike[str]], unit: str | None) -> dict[str, list[BenchmarkValue]]:
     """The readings of files by their names."""
-    found: dict[str, list[Reading]] = {}
+    found: dict[str, list[BenchmarkValue]] = {}
     for path in files:
         for row in read_readings(Path(path), unit):
             found.setdefault(row.name, []).append(row)
@@ -323,8 +323,8 @@ def _gathered(files: Sequence[str | PathLike[str]], unit: str | None) -> dict[st
 
 
 def _by_baseline(
-    now: Mapping[str, list[Reading]],
-    before: Mapping[str, list[Reading]],
+    now: Mapping[str, list[BenchmarkValue]],
+    before: Mapping[str, list[BenchmarkValue]],
     noise: float | None,
     chance: float,
     given: Given,
@@ -368,16 +368,16 @@ def _by_baseline(
     return Guarded("baseline", tuple(checks), words, tuple(notes))
 
 
-def _kernel(row: Reading) -> bool:
+def _kernel(row: BenchmarkValue) -> bool:
     """True if it is a time that adds up with others, not what users feel."""
     return not row.rate and row.run is None
 
 
-def _middle(rows: Sequence[Reading]) -> float:
+def _middle(rows: Sequence[BenchmarkValue]) -> float:
     return fmean(row.slowness for row in rows)
 
 
-def _deviation(now: Sequence[Reading], before: Sequence[Reading]) -> float | None:
+def _deviation(now: Sequence[BenchmarkValue], before: Sequence[BenchmarkValue]) -> float | None:
     """Standard deviation of one reading: of repeated runs, else within a run, to which runs add their own."""
     freedom = len(now) + len(before) - 2
     if freedom:
@@ -387,7 +387,9 @@ def _deviation(now: Sequence[Reading], before: Sequence[Reading]) -> float | Non
     return max(*spreads, RUN_TO_RUN) if spreads else None
 
 
-def _limit(now: Sequence[Reading], before: Sequence[Reading], own: float | None, usual: float, z: float) -> float:
+def _limit(
+    now: Sequence[BenchmarkValue], before: Sequence[BenchmarkValue], own: float | None, usual: float, z: float
+) -> float:
     """Change of the logarithm from which a row is slower.
 
     A variance from few repeats is joined with the suite's as `_PRIOR` more (Smyth 2004, doi:10.2202/1544-6115.1027);
@@ -403,7 +405,7 @@ def _limit(now: Sequence[Reading], before: Sequence[Reading], own: float | None,
     return quantile * deviation * math.sqrt(1.0 / len(now) + 1.0 / len(before))
 
 
-def _by_prediction(rows: Sequence[Reading], given: Given) -> Guarded:
+def _by_prediction(rows: Sequence[BenchmarkValue], given: Given) -> Guarded:
     if given.calibration == "none":
         raise InputError("the datasheet bound has no interval; leave --calibration none out, or give --baseline")
     lost: Counter[str] = Counter()
@@ -460,7 +462,9 @@ class _Predicted:
                 f"{percent(self.bound / other)} {said}")  # fmt: skip
 
 
-def _kernels(rows: Sequence[Reading], given: Given, notes: Counter[str]) -> list[tuple[Reading, _Predicted]]:
+def _kernels(
+    rows: Sequence[BenchmarkValue], given: Given, notes: Counter[str]
+) -> list[tuple[BenchmarkValue, _Predicted]]:
     """The rows that say which kernel they are, each with its prediction."""
     usual = {"gpu": given.facts.gpu, "engine": given.facts.engine or "vllm"}
     by_operation: dict[str, list[dict[str, Any]]] = {}
@@ -470,7 +474,7 @@ def _kernels(rows: Sequence[Reading], given: Given, notes: Counter[str]) -> list
         if (operation := str(cells.get("op", "")).lower()) in OPERATIONS and not row.rate:
             by_operation.setdefault(operation, []).append(cells | {"latency_us": row.value * 1e6, "place": place})
 
-    found: list[tuple[Reading, _Predicted]] = []
+    found: list[tuple[BenchmarkValue, _Predicted]] = []
     for operation, listed in by_operation.items():
         table = checked_table(Path(operation), operation, pd.DataFrame(listed), notes)
         table = table.sort_values("gpus", kind="stable") if "gpus" in table else table
@@ -502,7 +506,7 @@ def _group(group: Group, given: Given) -> list[_Predicted]:
     ]
 
 
-def _served_cause(row: Reading, old: Reading) -> str:
+def _served_cause(row: BenchmarkValue, old: BenchmarkValue) -> str:
     """Cause that made a serving run slower than another one, by the figures that tell steps from waiting."""
     if row.run is None or old.run is None:
         return ""
@@ -516,12 +520,12 @@ def _served_cause(row: Reading, old: Reading) -> str:
     return f"{what} {percent(now / before - 1.0, 1, signed=True)} ({figure}), the rest is {rest}"
 
 
-def _served(rows: Sequence[Reading], given: Given, notes: Counter[str]) -> tuple[list[Check], int]:
+def _served(rows: Sequence[BenchmarkValue], given: Given, notes: Counter[str]) -> tuple[list[Check], int]:
     """TTFT and TPOT of serving runs against the interval under load, and how many figures beat the datasheet.
 
     The cause is the largest part of the gap.
     """
-    runs: dict[int, tuple[Measurement, list[Reading]]] = {}
+    runs: dict[int, tuple[Measurement, list[BenchmarkValue]]] = {}
     for row in rows:
         if row.run is not None and row.metric in ("ttft_ms", "tpot_ms"):
             runs.setdefault(id(row.run), (row.run, []))[1].append(row)
@@ -542,7 +546,7 @@ def _served(rows: Sequence[Reading], given: Given, notes: Counter[str]) -> tuple
     return found, beaten
 
 
-def _gap(row: Reading, predicted: float, gap: Gap, more: float) -> str:
+def _gap(row: BenchmarkValue, predicted: float, gap: Gap, more: float) -> str:
     """The two parts of what a metric of a run is above its prediction."""
     first = row.metric == "ttft_ms"
     other = (gap.queue_ms if first else gap.interference_ms / more) / 1e3

@@ -388,7 +388,7 @@ _NO_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _AGAINST = {"baseline": "in the baseline", "prediction": "predicted"}
 
 
-class _Lines(Items):
+class _WholeLines(Items):
     """Items of which each is one line, however long: what reads them counts lines."""
 
     def text(self, width: int = WIDTH) -> list[str]:
@@ -420,7 +420,7 @@ def guard_document(found: Guarded) -> Document:
     found_in = "any row" if half == every else f"half of the rows, one of {every} in all"
     limits = f"noise: {found.noise}" if found.against == "baseline" else f"limit: {found.noise}"
     limits += f"; a slow-down of {half} is found in {found_in}"
-    return [Section(title, [_Lines(*slow)]), footer(limits, (*more, *found.notes), found.version)]
+    return [Section(title, [_WholeLines(*slow)]), footer(limits, (*more, *found.notes), found.version)]
 
 
 def junit_xml(found: Guarded) -> str:

@@ -212,7 +212,7 @@ class Watcher:
         self.seen: list[Beside] = []
         self._room = room_of(logs)
         self._intervals: list[Interval] = []
-        self._changes = {name: Change(smallest, learnt) for name, smallest in SMALLEST.items()}
+        self._changes = {name: ChangeDetector(smallest, learnt) for name, smallest in SMALLEST.items()}
         self._found: dict[str, float] = {}
         self._posed: Posed | None = None
         self._resolved: Kept = {}
@@ -422,7 +422,7 @@ def _told_apart(predictor: Predictor, running: float, isl: float, osl: float) ->
     return 1e3 * host, 1e3 * kv
 
 
-class Change:
+class ChangeDetector:
     """Finds a lasting change of a mean by two cumulative sums (Page 1954), after learning what is usual at each load.
 
     S ← max(S + min((x − usual)/σ − k, h/3), 0) upwards and likewise downwards, k = half the smallest change; S above h
@@ -436,7 +436,7 @@ class Change:
     over a day of values as long as nothing changes. Errors of its level widen σ and lessen k; what the slope may be off
     at a load, and beyond the loads that were seen, counts as no change.
 
-    >>> change = Change(0.05)
+    >>> change = ChangeDetector(0.05)
     >>> for place in range(70):
     ...     change.see(0.01 * (-1) ** place + (0.05 if place >= 64 else 0.0), place)
     >>> change.since, round(change.size, 2)

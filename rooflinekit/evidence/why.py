@@ -49,7 +49,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Reason:
+class ChangeSet:
     """Changes that explain a run: half the sum of squared deviations that they leave, and that with their price."""
 
     changes: tuple[Change, ...]
@@ -63,7 +63,7 @@ class Why:
     """The best explanations of a run, best first; none where no change is worth its price. misfit: without any."""
 
     misfit: float
-    reasons: tuple[Reason, ...]
+    reasons: tuple[ChangeSet, ...]
     tried: int
 
 
@@ -81,13 +81,13 @@ def explain(run: Measurement, given: Given, room: int | None = None, own: Mappin
     Raises what `pose` raises for the run as it is.
     """
     posed = pose(run, given, room)
-    case = _Case(run, given, room, _deviations(posed))
+    case = _RunCase(run, given, room, _deviations(posed))
     base = case.misfit(posed, _means(posed))
     changes = [*_changes(posed, given, told(run) if own is None else own)]
     single = list(filter(None, (case.tried((change,)) for change in changes)))
     single += list(filter(None, map(case.refined, _best_of_each(single)[:_PAIRED])))
     best = _best_of_each(single)[:_PAIRED]
-    pairs: list[Reason] = []
+    pairs: list[ChangeSet] = []
     if not best or best[0].misfit > _FITS * _figures(posed.run) / 2.0:
         both = ((*one.changes, *other.changes) for one, other in combinations(best, 2))
         pairs = list(filter(None, map(case.tried, both)))
@@ -120,7 +120,7 @@ def _deviations(posed: Posed) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class _Case:
+class _RunCase:
     """A run, what is known of it, and the deviations of its predictions."""
 
     run: Measurement
@@ -149,7 +149,7 @@ class _Case:
             total += (math.log(ratio) / _IDENTITY) ** 2
         return total / 2.0
 
-    def tried(self, changes: tuple[Change, ...]) -> Reason | None:
+    def tried(self, changes: tuple[Change, ...]) -> ChangeSet | None:
         """Result of changes; None where they are refused, or do not fit in memory."""
         run, given = self.run, self.given
         for change in changes:
@@ -160,9 +160,9 @@ class _Case:
         except RooflinekitError:
             return None
         left = self.misfit(posed, predicted)
-        return Reason(changes, left, left + sum(change.price for change in changes), predicted)
+        return ChangeSet(changes, left, left + sum(change.price for change in changes), predicted)
 
-    def fewest(self, changes: tuple[Change, ...]) -> list[Reason]:
+    def fewest(self, changes: tuple[Change, ...]) -> list[ChangeSet]:
         """All of these changes, without those that are not worth their price."""
         best = self.tried(changes) if len(changes) > 1 else None
         while best is not None and len(best.changes) > 1:
@@ -173,7 +173,7 @@ class _Case:
             best = less
         return [best] if best else []
 
-    def refined(self, reason: Reason) -> Reason | None:
+    def refined(self, reason: ChangeSet) -> ChangeSet | None:
         """The number fitted better: between its neighbours on a scale of ratios, in ever smaller steps."""
         (change,), best, step = reason.changes, reason, 2.0**0.5
         if change.option not in _NUMBERS or reason.misfit < _FITS:
@@ -194,13 +194,13 @@ def _figures(run: Measurement) -> int:
     return sum(map(bool, (run.ttft.middle[1], run.tpot.middle[1], run.e2e.mean, run.output_tok_s)))
 
 
-def _score(reason: Reason) -> float:
+def _score(reason: ChangeSet) -> float:
     return reason.score
 
 
-def _best_of_each(reasons: Iterable[Reason]) -> list[Reason]:
+def _best_of_each(reasons: Iterable[ChangeSet]) -> list[ChangeSet]:
     """The best value of each option."""
-    best: dict[str, Reason] = {}
+    best: dict[str, ChangeSet] = {}
     for reason in sorted(reasons, key=_score):
         best.setdefault(reason.changes[0].option, reason)
     return list(best.values())

@@ -521,7 +521,7 @@ def full_name(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Found:
+class NamedMetric:
     """A metric by its full name: unit shown, scale from SI, and the traced number."""
 
     name: str
@@ -530,7 +530,7 @@ class Found:
     output: Any
 
 
-def find_metric(case: Case, name: str) -> Found:
+def find_metric(case: Case, name: str) -> NamedMetric:
     """A metric, traced: a name of METRICS, or `decode`, `decode.flops`, `decode.attention.bytes` and the like.
 
     Raises UnknownNameError with the nearest names.
@@ -539,7 +539,7 @@ def find_metric(case: Case, name: str) -> Found:
     if metric := METRICS.get(folded):
         if metric.loaded and case.played is None:
             raise InputError(f"{folded} is a metric under load; add --concurrency or --rate")
-        return Found(folded, metric.unit, metric.scale, traced.line(metric.of(traced), folded, metric.unit))
+        return NamedMetric(folded, metric.unit, metric.scale, traced.line(metric.of(traced), folded, metric.unit))
     found = _of_step(traced, folded)
     if found is None:
         kernels = [f"{step}.{kernel}" for step in _STEPS for kernel in _kernel_names(case, step)]
@@ -573,7 +573,7 @@ _OF_STEPS = ("mfu", "mbu")
 """Metrics that only a whole step has."""
 
 
-def _of_step(traced: Traced, folded: str) -> Found | None:
+def _of_step(traced: Traced, folded: str) -> NamedMetric | None:
     """A step, or one kernel of it; None where no kernel has this name."""
     step, _, rest = folded.partition(".")
     kernel, _, kind = rest.rpartition(".")
@@ -601,7 +601,7 @@ def _of_step(traced: Traced, folded: str) -> Found | None:
         si, output = _SIZES[kind][0], total(kind, kernel or step)
         unit, scale = (("µs", 1e6) if kernel else ("ms", 1e3)) if si == "s" else (si, 1.0)
     name = ".".join(part for part in (step, kernel, "" if kind == "time" else kind) if part)
-    return Found(name, unit, scale, traced.line(output, kernel or step, {"ms": "s", "µs": "s"}.get(unit, unit)))
+    return NamedMetric(name, unit, scale, traced.line(output, kernel or step, {"ms": "s", "µs": "s"}.get(unit, unit)))
 
 
 def _kernel_names(case: Case, step: str) -> list[str]:

@@ -103,7 +103,7 @@ class Rows(dict[int, Row]):
 
 
 @dataclass(frozen=True)
-class TokenTimes:
+class TimesByTokens:
     """Times by number of tokens [s]: `dense` from 0, and beyond it `times` at `counts`, straight lines between."""
 
     dense: list[float]
@@ -129,7 +129,7 @@ class Savings:
     times: Rows[list[list[float]]]
 
 
-_NO_TIMES = TokenTimes([], [], [])
+_NO_TIMES = TimesByTokens([], [], [])
 _NO_SAVINGS = Savings([], [], [], Rows(lambda place: {}))
 
 
@@ -162,8 +162,8 @@ class StepTable:
     how many `stage_counts` there are of it; empty for one lane.
     """
 
-    shared: TokenTimes
-    pooled: TokenTimes | None
+    shared: TimesByTokens
+    pooled: TimesByTokens | None
     sampled: list[float]
     sequences: list[float]
     grid: list[float]
@@ -183,11 +183,11 @@ class StepTable:
     budget: int = 0
     alone: list[float] = field(default_factory=list)
     alone_floor: list[float] = field(default_factory=list)
-    exchanged: TokenTimes | None = None
+    exchanged: TimesByTokens | None = None
     halves: list[StepTable] = field(default_factory=list)
     undivided: tuple[float, float] = (0.0, 0.0)
     summed: bool = True
-    keyed: TokenTimes | None = None
+    keyed: TimesByTokens | None = None
     seen: float = 1.0
     unsampled: float = 0.0
     ranks: int = 1
@@ -426,7 +426,7 @@ class _Parts:
         batch = Batch.prefill(rows, 1.0) if self.switching else Batch.decode(rows, 1.0)
         return [0.0, *self.time(self.by_rows, batch).tolist()]
 
-    def sequences(self, most: int, shared: TokenTimes) -> list[float]:
+    def sequences(self, most: int, shared: TimesByTokens) -> list[float]:
         """What 0, 1, … sequences take beyond that: state, and the engine's work for each."""
         counts = _array([float(count) for count in range(1, most + 1)])
         decoding = Batch.decode(counts, 1024.0 + self.width, float(self.width))
@@ -450,7 +450,7 @@ class _Parts:
         eager = not self.plan.costs.graphs or self.plan.deployment.settings.eager
         return _shaped(decode + each * decoding.sequences if eager else 0.0, decoding)
 
-    def exchanged(self, most: int) -> TokenTimes | None:
+    def exchanged(self, most: int) -> TimesByTokens | None:
         """Least time of a step with prompts, by tokens, where exchanges hide."""
         return None
 
@@ -585,7 +585,7 @@ class _Halves(_Parts):
         moved = self._host(0.0) + each * decoding.sequences + self.times * moving
         return np.maximum(super().least(decoding), moved)
 
-    def exchanged(self, most: int) -> TokenTimes | None:
+    def exchanged(self, most: int) -> TimesByTokens | None:
         """Least time of a step with prompts, by tokens, without what each sequence adds."""
 
         def moved(tokens: list[float]) -> list[float]:
@@ -605,12 +605,12 @@ class _Halves(_Parts):
         return computing, moved, movers
 
 
-def _by_tokens(times: Callable[[list[float]], list[float]], most: int) -> TokenTimes:
+def _by_tokens(times: Callable[[list[float]], list[float]], most: int) -> TimesByTokens:
     """Of 0, 1, … tokens one by one, and up to `most` on a grid."""
     dense = [float(tokens) for tokens in range(1, min(most, _DENSE) + 1)]
     counts = _grid(most + 1.0, dense[-1])
     found = times(dense + counts)
-    return TokenTimes([0.0, *found[: len(dense)]], counts, found[len(dense) :])
+    return TimesByTokens([0.0, *found[: len(dense)]], counts, found[len(dense) :])
 
 
 def _array(values: list[Any]) -> Array:
@@ -690,7 +690,7 @@ def constant_table(seconds: float) -> StepTable:
     """
     flat, grid = [0.0] * 4096, [0.0, float(1 << 40)]
     return StepTable(
-        shared=TokenTimes([seconds], [1.0, 2.0], [seconds, seconds]),
+        shared=TimesByTokens([seconds], [1.0, 2.0], [seconds, seconds]),
         pooled=None,
         sampled=flat,
         sequences=flat,

@@ -34,7 +34,7 @@ def thirds(steps: Numeric) -> tuple[Numeric, Numeric, Numeric]:
 
 
 @dataclass(frozen=True)
-class Part:
+class DecodePart:
     """A part of the output: keys of its first step, how many steps it has, and their share of all."""
 
     first: Numeric
@@ -43,7 +43,7 @@ class Part:
     attention: tuple[str, str]  #: what explanations call what grows with the context in its mean step
 
 
-def parts_of(work: Workload) -> Iterator[Part]:
+def parts_of(work: Workload) -> Iterator[DecodePart]:
     """The thirds of an output."""
     steps = named(work.decode_steps, "steps", "tokens after the first")
     first = work.isl + 1.0
@@ -51,7 +51,7 @@ def parts_of(work: Workload) -> Iterator[Part]:
         length = named(count, "part", "steps of this part", source="the output in thirds")
         share = named(length / steps, f"w{place}", "share of the output")
         title = f"what grows with the context, mean of the {which} third of the output"
-        yield Part(named(first, "first", "keys of its first step"), length, share, (f"attention{place}", title))
+        yield DecodePart(named(first, "first", "keys of its first step"), length, share, (f"attention{place}", title))
         first = first + length
 
 

@@ -20,7 +20,7 @@ _HEADERS = 10.0  # seconds that the head of a request may take to come
 _REASONS = {400: "Bad Request", 408: "Request Timeout", 429: "Too Many Requests"}
 
 
-class Bounds:
+class ConnectionLimits:
     """Numbers of connections that the descriptors of this process allow: in all, for one client, and waiting."""
 
     def __init__(self, workers: int, most: int = MOST, share: int = 2) -> None:
@@ -52,7 +52,7 @@ def more_descriptors() -> None:
 class Connection(H11Protocol):
     """One connection, with a limit of time for everything that a client has to do."""
 
-    bounds: Bounds
+    bounds: ConnectionLimits
     seconds: float
     """Seconds in which the body of a request may come."""
     _clock: asyncio.TimerHandle | None = None

@@ -40,7 +40,7 @@ with needing("serving over HTTP", "serve"):
     from starlette.routing import Route
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from rooflinekit.ops.connections import Bounds, Connection, more_descriptors
+    from rooflinekit.ops.connections import Connection, ConnectionLimits, more_descriptors
     from rooflinekit.ops.web import LOCAL, here_alone, read_token
 
 CLOCKS = ("real", "jump", "held")
@@ -126,7 +126,7 @@ def conversation(messages: Any) -> str:
     return "".join((*parts, "assistant\n"))
 
 
-class Asked:
+class CompletionRequest:
     """A request that was read: its prompts, how long its answers are, and how they are sent."""
 
     def __init__(self, body: Mapping[str, Any], chat: bool, engine: PlayedEngine, number: int) -> None:
@@ -323,7 +323,7 @@ class Player:
 class _Answer:
     """An answer as it is sent; a client that leaves ends its requests."""
 
-    def __init__(self, player: Player, asked: Asked) -> None:
+    def __init__(self, player: Player, asked: CompletionRequest) -> None:
         self.player, self.asked, self.told = player, asked, asyncio.Event()
         self.streams: list[Stream] = []
 
@@ -448,7 +448,7 @@ class _Timed(Connection):
         super().data_received(data)
 
 
-class _Server:
+class _EngineServer:
     """The routes of one engine."""
 
     def __init__(self, engine: PlayedEngine, clock: str, streams: int) -> None:
@@ -497,7 +497,7 @@ class _Server:
         if (model := body.get("model", engine.what.name)) not in self.names:
             said = f"The model `{str(model)[:80]}` does not exist; this is {engine.what.name}"
             raise RefusedError(404, said, "model")
-        asked = Asked(body, chat, engine, next(self.numbers))
+        asked = CompletionRequest(body, chat, engine, next(self.numbers))
         if engine.running + len(asked.prompts) * asked.samples > self.streams:
             raise RefusedError(429, f"{engine.running} answers are under way, of {self.streams} at most (--streams)")
         answer, block = _Answer(self.player, asked), engine.block
@@ -564,7 +564,7 @@ def application(
 
     Raises InputError for a clock that is none, and for a token that no header can hold.
     """
-    server = _Server(engine, clock, streams)
+    server = _EngineServer(engine, clock, streams)
 
     @asynccontextmanager
     async def played(made: Starlette) -> AsyncIterator[None]:
@@ -613,7 +613,7 @@ def run(listening: Any, engine: PlayedEngine, clock: str, streams: int, ready: C
     """
     log_sparingly()
     more_descriptors()
-    bounds = Bounds(0, streams + _OTHERS, share=1)
+    bounds = ConnectionLimits(0, streams + _OTHERS, share=1)
     served = application(engine, clock, streams, listening.getsockname()[0] in LOCAL, ready)
     server = uvicorn.Server(uvicorn.Config(
         served, http=type("Bounded", (_Timed,), {"bounds": bounds, "seconds": 60.0}), ws="none",

@@ -39,7 +39,7 @@ with needing("serving over HTTP", "serve"):
     from starlette.routing import Route
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from rooflinekit.ops.connections import Bounds, Connection
+    from rooflinekit.ops.connections import Connection, ConnectionLimits
     from rooflinekit.ops.pages import MODEL, Pages
 
 TOKEN = "ROOFLINEKIT_TOKEN"
@@ -309,7 +309,7 @@ def run(
     Raises InputError as `app` does, RooflinekitError where the service does not start.
     """
     log_sparingly()
-    bounds = Bounds(workers)
+    bounds = ConnectionLimits(workers)
     limits = {"bounds": bounds, "seconds": seconds}
     answering = Workers(workers, seconds)
     served = app(listening.getsockname()[0] in LOCAL, answering, site, ready)

@@ -92,7 +92,7 @@ class Request:
             span += [] if self.bound is None else [f"datasheet bound {ms(self.bound)}"]
             title = f"a token after it, {ms(self.tpot)}{f' ({_SEMICOLON.join(span)})' if span else ''}:"
             bars.append(Waterfall(title, _shares(self.token, TOKEN, self.tpot)))
-        return Section("", [Axis(self), *bars])
+        return Section("", [TimeAxis(self), *bars])
 
 
 def _shares(parts: Mapping[str, float], names: Mapping[str, Part], whole: float) -> list[tuple[str, float, str]]:
@@ -104,7 +104,7 @@ def step_parts(step: StepResult) -> list[tuple[str, float, str]]:
     return _shares(step.time_parts_ms, STEP, step.time_ms)
 
 
-class Axis:
+class TimeAxis:
     """A request along the axis of time: the first token solid, the others pale."""
 
     def __init__(self, request: Request) -> None:

@@ -38,7 +38,7 @@ def document(walk: Walk) -> Document:
         packed = len(walk.inputs["tokens"]) > 1
         title = f"{phase.name.upper()}: {phase.title}"
         sections.append(blocks.Section(title, [Words(offsets)] if packed else []))
-        sections += [blocks.Section("", [Steps(section, told)]) for section in phase.sections]
+        sections += [blocks.Section("", [LayerSteps(section, told)]) for section in phase.sections]
     end = blocks.footer("", walk.warnings, walk.version)
     totals = []
     for name, work in ((phase.name, phase.work) for phase in walk.phases):
@@ -156,7 +156,7 @@ def _short(word: str) -> str:
     return word if len(word) <= _WORD else f"{word[: _WORD - 1]}…"
 
 
-class Steps:
+class LayerSteps:
     """The steps of some layers: a terminal is told each letter, formula and note once; tables have all of them."""
 
     def __init__(self, section: Section, told: _Told | None = None) -> None:
@@ -272,7 +272,7 @@ def walk_page(walk: Walk) -> str:
         moved = f"{format_bytes(work.bytes)}, {format_bytes(work.weight_bytes)} of them weights"
         foot.append(f"{phase.name}: {format_count(work.flops, 'FLOP')}, {moved}: {intensity:.3g} FLOP/B")
         tables.append(f"<h2>{escape(phase.name)}: {escape(phase.title)}</h2>")
-        for steps in map(Steps, phase.sections):
+        for steps in map(LayerSteps, phase.sections):
             tables.append(f"<h3>{escape(section_title(steps.section))}</h3><p>{escape(steps.letters)}</p>")
             tables.append(f'<div class="wide">{steps.table.html(" class=n", "")}</div>')
     foot += [ridge_sentence(walk), f"rooflinekit {walk.version}", *(f"Note: {warning}" for warning in walk.warnings)]

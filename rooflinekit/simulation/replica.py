@@ -29,7 +29,7 @@ class HostTier:
 
 
 @dataclass
-class Work:
+class ReplicaWork:
     """Work of a replica: sums over its steps."""
 
     steps: int = 0
@@ -57,7 +57,7 @@ class Replica:
     ) -> None:
         self.limits, self.clock, self.decoding, self.ledger = limits, clock, decoding, ledger
         self.pool: BlockPool = decoding.pool
-        self.host, self.work = host or HostTier(), Work()
+        self.host, self.work = host or HostTier(), ReplicaWork()
         self.queue: Queue = ByClass() if limits.by_class else FirstCome()
         self.admitted: dict[Job, None] = {}  # who holds blocks here, in order of admission
         self.partial: list[Job] = []  # of them, prompts that are cut and not complete

@@ -52,7 +52,7 @@ class Conditions:
 
 
 @dataclass(frozen=True)
-class Server:
+class ServerFlags:
     """Settings of a server besides its deployment.
 
     kv: format of the cache, "" for the engine's default; scheduler_recv_interval, batch_wait, max_num_seqs,
@@ -107,7 +107,7 @@ class Client:
     lengths: tuple[float, ...]
     requests: float | Count
     source: Cites
-    servers: tuple[Server, ...] = ()
+    servers: tuple[ServerFlags, ...] = ()
     warmup: Count = 0
     seed_reuse: Count = 0
     when: Conditions = Conditions()
@@ -138,14 +138,14 @@ class Client:
         return held
 
 
-NO_RULE = Server(Conditions(), ())
+NO_RULE = ServerFlags(Conditions(), ())
 """A server of which nothing is known."""
 
 USUAL = Client("", (1.0 - 0.05 * math.sqrt(3.0), 1.0 + 0.05 * math.sqrt(3.0)), 10, ())
 """Assumptions about a source that does not say: lengths that vary by 5 %, as far as their ends are taken to drift."""
 
 
-class _File(Layout):
+class _ClientFile(Layout):
     sources: Mapping[str, Any]
     clients: tuple[Client, ...]
 
@@ -171,7 +171,7 @@ def read_clients(path: Path) -> tuple[Client, ...]:
     Raises SpecError for anything that is unknown, missing or not cited.
     """
     root = Section.open(path)
-    clients = root.read(_File).clients
+    clients = root.read(_ClientFile).clients
     for client, section in zip(clients, root.entries("clients"), strict=True):
         if len(client.lengths) != 2 or not 0 <= client.lengths[0] <= client.lengths[1] > 0:
             section.refuse("lengths", f"value {[*client.lengths]} is not a pair of shares such as [0.8, 1.0]")

@@ -158,7 +158,7 @@ def _checked(path: Path) -> tuple[Accelerator, tuple[str, ...]]:
     return facts.accelerator, tuple(map(str, findings))
 
 
-def read_facts(path: Path) -> sanity.Facts:
+def read_facts(path: Path) -> sanity.AcceleratorFacts:
     """Facts of an accelerator file, not yet checked against physics.
 
     Raises SpecError for whatever is missing, unknown, unsourced, without a unit or not above 0.
@@ -206,7 +206,7 @@ def read_facts(path: Path) -> sanity.Facts:
     )
     own = path.stem if path.parent == spec_dir("accelerator") else None
     accelerator = replace(accelerator, power=power_law(accelerator, memory.type, own))
-    return sanity.Facts(
+    return sanity.AcceleratorFacts(
         accelerator,
         label_bytes=memory.label,
         memory_type=memory.type,

@@ -33,7 +33,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Facts:
+class AcceleratorFacts:
     """An accelerator, and what its file says beyond it."""
 
     accelerator: Accelerator
@@ -70,7 +70,7 @@ _limits = partial(table_of, __file__)
 """Limits of accelerators, and how their peaks compare, with sources."""
 
 
-def findings(facts: Facts) -> list[Finding]:
+def findings(facts: AcceleratorFacts) -> list[Finding]:
     """Everything about an accelerator that is wrong or looks wrong, the refused first."""
     found = [finding for check in _CHECKS for finding in check(facts)]
     return sorted(found, key=lambda finding: not finding.refused)
@@ -80,7 +80,7 @@ _FIRST_YEAR = 2006  # the first accelerator that a program could use for anythin
 _LATEST_YEAR = 2027  # what has been announced
 
 
-def _release_year(facts: Facts) -> Iterator[Finding]:
+def _release_year(facts: AcceleratorFacts) -> Iterator[Finding]:
     year = facts.accelerator.release_year
     latest = max(_LATEST_YEAR, date.today().year + 1)
     if not _FIRST_YEAR <= year <= latest:
@@ -94,7 +94,7 @@ _POWER_CAP = 0.9  # datasheets state peaks at the boost clock; a cut or capped p
 _SIXTEEN_BIT = (Dtype.BF16, Dtype.FP16)
 
 
-def _cores_times_rate(facts: Facts) -> Iterator[Finding]:
+def _cores_times_rate(facts: AcceleratorFacts) -> Iterator[Finding]:
     """A dense peak is at most cores x FLOP per clock and core x clock, and far below it only for a reason."""
     chip = facts.accelerator
     known = facts.tensor_clock_hz or chip.clock_hz
@@ -121,7 +121,7 @@ def _excess(ratio: float) -> str:
     return "check the core count, the clock (cores.tensor_clock) and whether the peak is dense"
 
 
-def _rate_limit(facts: Facts) -> Iterator[Finding]:
+def _rate_limit(facts: AcceleratorFacts) -> Iterator[Finding]:
     """No core of a known generation does more per clock than its whitepaper says."""
     ceiling = _limits()["tensor_rate"].get(facts.accelerator.compute_capability, 0)
     for dtype in _SIXTEEN_BIT:
@@ -131,7 +131,7 @@ def _rate_limit(facts: Facts) -> Iterator[Finding]:
             yield facts.finding(f"compute.flops_per_clock_per_core.{dtype}", f"{rate:g} FLOP", problem, refused=True)
 
 
-def _gains(facts: Facts) -> Iterator[Finding]:
+def _gains(facts: AcceleratorFacts) -> Iterator[Finding]:
     """Peaks of narrow formats stand in usual ratios to the 16-bit peak."""
     chip = facts.accelerator
     base = max(chip.peaks.get(dtype, 0.0) for dtype in _SIXTEEN_BIT)
@@ -147,7 +147,7 @@ def _gains(facts: Facts) -> Iterator[Finding]:
             yield facts.of_peak(dtype, usual)
 
 
-def _columns(facts: Facts) -> Iterator[Finding]:
+def _columns(facts: AcceleratorFacts) -> Iterator[Finding]:
     """A peak in the wrong column: a wide format faster than a narrow one, or two 16-bit formats that differ."""
     peaks, unusual = facts.accelerator.peaks, facts.unusual
     for wide, narrow in (map(Dtype, pair) for pair in _limits()["order"]):
@@ -160,7 +160,7 @@ def _columns(facts: Facts) -> Iterator[Finding]:
         yield facts.of_peak(Dtype.FP16, f"differs from bf16 ({_tera(bf16)}); say why under compute.unusual.fp16")
 
 
-def _ridges(facts: Facts) -> Iterator[Finding]:
+def _ridges(facts: AcceleratorFacts) -> Iterator[Finding]:
     """Peak over memory bandwidth lies between 1 and 4000 FLOP/B on every known accelerator."""
     for dtype in facts.accelerator.peaks:
         ridge = float(facts.accelerator.ridge(dtype))
@@ -179,7 +179,7 @@ _GIB_OVER_GB = 2**30 / 1e9
 _CAPACITY_ROUNDING = 1.0005  # capacities are given to three digits
 
 
-def _capacity(facts: Facts) -> Iterator[Finding]:
+def _capacity(facts: AcceleratorFacts) -> Iterator[Finding]:
     """Check that the driver's size lies between 0.7 of the label in GB (Apple keeps a quarter) and the label in GiB.
 
     A label that is itself in GiB is the most that there can be.
@@ -206,7 +206,7 @@ def _capacity(facts: Facts) -> Iterator[Finding]:
         yield facts.finding("memory.visible", format_bytes(visible), problem, refused=True)
 
 
-def _bandwidth(facts: Facts) -> Iterator[Finding]:
+def _bandwidth(facts: AcceleratorFacts) -> Iterator[Finding]:
     """No memory type is faster than its fastest grade, nor so slow that its own capacity takes too long to read."""
     rate = float(facts.accelerator.memory_bandwidth)
     ceiling, sweeps = _limits()["memory"].get(facts.memory_type), _limits()["slowest_sweep"]
@@ -230,7 +230,7 @@ _NIC_CEILING = 150e9  # assumed: 1.2 Tb/s an accelerator; the fastest shipped is
 _BOTH_DIRECTIONS = "looks like both directions together: give one, half of it"
 
 
-def _links(facts: Facts) -> Iterator[Finding]:
+def _links(facts: AcceleratorFacts) -> Iterator[Finding]:
     """Links and PCIe are given in one direction: no more than the generation has. The network is sold in bits."""
     chip = facts.accelerator
     generation = chip.link_kind.lower().replace(" ", "").partition("-")[0]

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, 
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import SpecError, nearest_of
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.model.types.hardware import Source
+from rooflinekit.model.types.hardware import CitedSource
 from rooflinekit.model.types.units import parse_quantity
 from rooflinekit.specs.files import once, read_yaml
 
@@ -58,7 +58,7 @@ class Section:
     file: Path
     key: str
     data: Mapping[str, Any]
-    sources: Mapping[str, Source] = field(default_factory=dict)
+    sources: Mapping[str, CitedSource] = field(default_factory=dict)
     example: str = ""
 
     @classmethod
@@ -70,7 +70,7 @@ class Section:
         """The section and its parts, which may cite the documents under its `sources`."""
         listed = self.section("sources")
         read = {name: listed.section(name).read(_Document) for name in listed.data}
-        return replace(self, sources={name: Source(name, **vars(document)) for name, document in read.items()})
+        return replace(self, sources={name: CitedSource(name, **vars(document)) for name, document in read.items()})
 
     def path(self, key: str) -> str:
         """The full name of `key`, such as `memory.bandwidth`."""

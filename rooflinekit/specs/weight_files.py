@@ -47,7 +47,7 @@ _names = partial(table_of, __file__)
 
 
 @dataclass(frozen=True)
-class Tensor:
+class FileTensor:
     """A tensor of a file: name, sizes with the fastest first as GGUF has it, format, bytes and where they begin."""
 
     name: str
@@ -62,7 +62,7 @@ class GGUFHeader:
     """Header of a GGUF file; arrays too long to keep are their length."""
 
     facts: Mapping[str, Any]
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[FileTensor, ...]
 
     @property
     def bytes(self) -> int:
@@ -180,7 +180,7 @@ def _end(path: Path, places: Iterable[tuple[str, int, int]]) -> int:
     return end
 
 
-def _tensor(reader: _Reader) -> Tensor:
+def _tensor(reader: _Reader) -> FileTensor:
     name, dimensions = reader.text(), int(reader.number("I"))
     if not 0 < dimensions <= _MOST_DIMENSIONS:
         raise SpecError(f"{reader.path}: tensor {name!r} has {dimensions} dimensions; GGUF has 1 to {_MOST_DIMENSIONS}")
@@ -197,8 +197,8 @@ def _tensor(reader: _Reader) -> Tensor:
     if dtype.in_blocks or dtype in _FOUR_BIT:
         if shape[0] % weights:
             raise SpecError(f"{reader.path}: rows of tensor {name!r} ({shape[0]}) are no whole blocks of {weights}")
-        return Tensor(name, shape, dtype, prod(shape) // weights * size, offset)
-    return Tensor(name, shape, dtype, int(prod(shape) * dtype.bytes), offset)
+        return FileTensor(name, shape, dtype, prod(shape) // weights * size, offset)
+    return FileTensor(name, shape, dtype, int(prod(shape) * dtype.bytes), offset)
 
 
 def model_from_gguf(path: Path) -> Loaded[Model]:
@@ -235,7 +235,7 @@ def _whole(path: Path, header: GGUFHeader) -> GGUFHeader:
     return replace(header, tensors=tuple(tensors))
 
 
-def _unlike(model: Model, tensors: Sequence[Tensor], path: Path) -> Iterable[str]:
+def _unlike(model: Model, tensors: Sequence[FileTensor], path: Path) -> Iterable[str]:
     """The warning that the network as it is costed has other bytes than the file; refuses what is far from it.
 
     Raises ArchitectureError naming the tensors that are not understood.

@@ -34,7 +34,7 @@ import uvicorn
 from starlette.testclient import TestClient
 
 from rooflinekit.ops import openai
-from rooflinekit.ops.connections import Bounds, Connection
+from rooflinekit.ops.connections import Connection, ConnectionLimits
 
 ASKED = {"rate": 20.0, "requests": 200, "isl": "uniform:500-1500", "osl": "uniform:20-100"}
 SERVERS = {
@@ -475,7 +475,7 @@ async def felt_here(own: PlayedEngine, arrivals: list[Arrival], loop: PatientLoo
     """The same of a server on this loop, over a socket of the system, through which bytes take no time."""
     server = uvicorn.Server(uvicorn.Config(
         openai.application(own, "real"), loop="none", log_config=None,
-        http=type("Bounded", (Connection,), {"bounds": Bounds(0, 512, share=1), "seconds": 60.0}),
+        http=type("Bounded", (Connection,), {"bounds": ConnectionLimits(0, 512, share=1), "seconds": 60.0}),
     ))  # fmt: skip
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(path)

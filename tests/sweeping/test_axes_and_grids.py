@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import rooflinekit as rk
 from rooflinekit.decision.sweeping.grid import Grid, parse_axis
-from rooflinekit.decision.sweeping.sweep import Shard
+from rooflinekit.decision.sweeping.sweep import SweepShard
 
 
 @pytest.mark.parametrize(("text", "values"), [
@@ -70,7 +70,7 @@ def test_nothing_and_too_much_are_refused(given):
 
 @given(st.integers(0, 1000), st.integers(1, 20))
 def test_shards_are_a_partition(rows, of):
-    spans = [Shard(number, of).span(rows) for number in range(1, of + 1)]
+    spans = [SweepShard(number, of).span(rows) for number in range(1, of + 1)]
     assert [row for start, stop in spans for row in range(start, stop)] == list(range(rows))
     sizes = [stop - start for start, stop in spans]
     assert max(sizes) - min(sizes) <= 1
@@ -79,4 +79,4 @@ def test_shards_are_a_partition(rows, of):
 @pytest.mark.parametrize("text", ["0/3", "4/3", "1", "a/b", "1/0", "-1/2", ""])
 def test_what_is_no_shard_is_refused(text):
     with pytest.raises(rk.InputError, match="shard must be i/n"):
-        Shard.parse(text)
+        SweepShard.parse(text)

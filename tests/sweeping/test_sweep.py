@@ -15,7 +15,7 @@ import pytest
 import rooflinekit as rk
 from rooflinekit.decision.sweeping.answer import Job, Piece, answer, with_costs
 from rooflinekit.decision.sweeping.grid import Grid
-from rooflinekit.decision.sweeping.sweep import Means, Shard, run
+from rooflinekit.decision.sweeping.sweep import Means, SweepShard, run
 from rooflinekit.simulation.execute import _connected, execute
 
 MIXED = Grid.of({
@@ -62,7 +62,7 @@ def test_what_makes_no_sense_is_refused_at_once(given, said):
                          ids=["static", "loaded", "simulated"])  # fmt: skip
 def test_shards_give_the_same_bits(grid, job):
     expected = whole(grid, job)
-    shards = pd.concat([whole(grid, job, Means(shard=Shard(number, 3))) for number in (1, 2, 3)])
+    shards = pd.concat([whole(grid, job, Means(shard=SweepShard(number, 3))) for number in (1, 2, 3)])
     pd.testing.assert_frame_equal(shards, expected, check_exact=True)
 
 

@@ -22,7 +22,7 @@ import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.decision.sweeping.answer import Job
 from rooflinekit.decision.sweeping.grid import Grid
-from rooflinekit.decision.sweeping.output import Kept, write_table
+from rooflinekit.decision.sweeping.output import KeptPieces, write_table
 from rooflinekit.decision.sweeping.sweep import Means, run
 from rooflinekit.decision.sweeping.tables import TextTable
 
@@ -166,11 +166,11 @@ def test_a_finished_piece_is_not_done_again(tmp_path):
             return 2
 
     grid, out = Counted(GRID.axes), tmp_path / "out.parquet"
-    kept = Kept.beside(out, "question")
+    kept = KeptPieces.beside(out, "question")
     answers = run(grid, SmallPieces(), Means(kept=kept))
     next(answers), next(answers)
     assert kept.count == 2
-    write_table(run(grid, SmallPieces(), Means(kept=Kept.beside(out, "question"))), out, kept)
+    write_table(run(grid, SmallPieces(), Means(kept=KeptPieces.beside(out, "question"))), out, kept)
     assert Counted.made == 6
     assert not kept.folder.exists()
     direct = pd.concat(list(run(GRID, Job(), Means())))
@@ -179,9 +179,9 @@ def test_a_finished_piece_is_not_done_again(tmp_path):
 
 
 def test_pieces_of_another_question_are_not_taken(tmp_path):
-    Kept.beside(tmp_path / "out.csv", "one")
+    KeptPieces.beside(tmp_path / "out.csv", "one")
     with pytest.raises(rk.InputError, match="pieces of another sweep"):
-        Kept.beside(tmp_path / "out.csv", "other")
+        KeptPieces.beside(tmp_path / "out.csv", "other")
 
 
 @pytest.mark.long
@@ -245,11 +245,11 @@ def test_a_table_that_does_not_say_what_is_meant(folder, text, said):
 
 def test_a_piece_that_was_cut_is_answered_again(tmp_path):
     pytest.importorskip("pyarrow")
-    kept, job = Kept.beside(tmp_path / "out.csv", "q"), Job()
+    kept, job = KeptPieces.beside(tmp_path / "out.csv", "q"), Job()
     whole = list(run(GRID, job, Means(kept=kept)))
     for path in kept.folder.glob("*.parquet"):
         path.write_bytes(path.read_bytes()[:200])
-    again = list(run(GRID, job, Means(kept=Kept.beside(tmp_path / "out.csv", "q"))))
+    again = list(run(GRID, job, Means(kept=KeptPieces.beside(tmp_path / "out.csv", "q"))))
     pd.testing.assert_frame_equal(pd.concat(whole), pd.concat(again))
 
 

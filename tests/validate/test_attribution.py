@@ -18,7 +18,7 @@ from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.time import KernelTime
 from rooflinekit.validate.attribution import (
     Event,
-    Spent,
+    StepShares,
     attribute,
     causes,
     class_of,
@@ -39,28 +39,28 @@ class TestTimelines:
     def test_a_host_that_is_late(self) -> None:
         """Kernels 10 to 20 and 50 to 60; the second is launched at 45: 25 us of the host, then 5 of launch latency."""
         events = launched("gemm_a", 0, 10, 20, 1) + launched("silu", 45, 50, 60, 2)
-        assert attribute(events) == Spent({"matrix": 10.0, "elementwise": 10.0}, launch=15.0, host=25.0)
+        assert attribute(events) == StepShares({"matrix": 10.0, "elementwise": 10.0}, launch=15.0, host=25.0)
 
     def test_a_host_that_is_ahead(self) -> None:
         """All told before the first ends: what lies between kernels is the GPU's own latency."""
         events = (
             launched("gemm_a", 0, 10, 20, 1) + launched("gemm_b", 3, 22, 30, 2) + launched("flash_fwd", 6, 33, 40, 3)
         )
-        assert attribute(events) == Spent({"matrix": 18.0, "attention": 7.0}, launch=15.0, host=0.0)
+        assert attribute(events) == StepShares({"matrix": 18.0, "attention": 7.0}, launch=15.0, host=0.0)
 
     def test_a_graph_has_one_launch(self) -> None:
         kernels = [Event(f"gemm_{i}", 10 + 5 * i, 13 + 5 * i, "kernel", 1) for i in range(4)]
         spent = attribute([Event("cudaGraphLaunch", 0, 8, "launch", 1), *kernels])
-        assert spent == Spent({"matrix": 12.0}, launch=10.0 + 3 * 2.0, host=0.0)
+        assert spent == StepShares({"matrix": 12.0}, launch=10.0 + 3 * 2.0, host=0.0)
 
     def test_a_collective_counts_where_nothing_hides_it(self) -> None:
         """All-reduce from 10 to 40, a GEMM from 20 to 30 on another stream: 20 us of network are exposed."""
         events = [Event("ncclDevKernel_AllReduce", 10, 40, "kernel"), Event("gemm", 20, 30, "kernel")]
-        assert attribute(events) == Spent({"network": 20.0, "matrix": 10.0}, launch=0.0, host=0.0)
+        assert attribute(events) == StepShares({"network": 20.0, "matrix": 10.0}, launch=0.0, host=0.0)
 
     def test_two_streams_are_not_counted_twice(self) -> None:
         events = [Event("gemm", 0, 10, "kernel"), Event("flash", 5, 12, "kernel")]
-        assert attribute(events) == Spent({"matrix": 10.0, "attention": 2.0}, launch=0.0, host=0.0)
+        assert attribute(events) == StepShares({"matrix": 10.0, "attention": 2.0}, launch=0.0, host=0.0)
 
     def test_a_cpu_step_is_its_outermost_operators_and_the_host_between_them(self) -> None:
         events = [
@@ -69,7 +69,9 @@ class TestTimelines:
             Event("aten::scaled_dot_product_attention", 17, 30, "operator"),
             Event("aten::transpose", 18, 19, "operator"),
         ]  # fmt: skip
-        assert attribute(events) == Spent({"matrix": 10.0, "elementwise": 2.0, "attention": 13.0}, launch=0.0, host=5.0)
+        assert attribute(events) == StepShares(
+            {"matrix": 10.0, "elementwise": 2.0, "attention": 13.0}, launch=0.0, host=5.0
+        )
 
     def test_operators_that_launch_kernels_are_not_counted_beside_them(self) -> None:
         events = [Event("aten::linear", 0, 100, "operator"), *launched("gemm", 5, 10, 20, 1)]
@@ -122,7 +124,7 @@ class TestSideBySide:
         timed("rope", "elementwise", 4.0, memory=1.0, overhead=3.0),
         timed("host", "host", 6.0, overhead=6.0),
     ))  # fmt: skip
-    SPENT = Spent({"matrix": 44.0, "attention": 20.0, "elementwise": 10.0}, launch=7.0, host=30.0)
+    SPENT = StepShares({"matrix": 44.0, "attention": 20.0, "elementwise": 10.0}, launch=7.0, host=30.0)
 
     def test_classes(self) -> None:
         found = {line.what: (line.measured_us, round(line.predicted_us, 9)) for line in classes(self.SPENT, self.STEP)}
@@ -144,7 +146,7 @@ class TestSideBySide:
 
     def test_a_real_plan_fills_every_class(self, plan_of) -> None:
         step = plan_of("mixtral-8x7b", tp=2, calibration="h100-sxm--vllm").time(Batch.decode(8.0, 2048.0))
-        lines = {line.what: line.predicted_us for line in classes(Spent({}, 0.0, 0.0), step)}
+        lines = {line.what: line.predicted_us for line in classes(StepShares({}, 0.0, 0.0), step)}
         assert all(lines[name] > 0 for name in ("matrix", "attention", "elementwise", "network"))
         assert sum(lines.values()) == pytest.approx(1e6 * float(step.expected))
 

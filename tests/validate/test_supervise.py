@@ -226,7 +226,7 @@ def test_the_real_process_measures_and_checks_what_the_file_then_holds(tmp_path)
 
 
 def found(seen=True, cuda="13.0"):
-    return gpu.Found("/usr/bin/python3", "2.11.0", cuda, seen)
+    return gpu.TorchPython("/usr/bin/python3", "2.11.0", cuda, seen)
 
 
 @pytest.mark.parametrize(("pythons", "driver", "device", "chosen"), [

@@ -27,7 +27,7 @@ from rooflinekit.validate import feedforward
 from rooflinekit.validate.attention import Pattern, Room, attend
 from rooflinekit.validate.attention_kernels import packed
 from rooflinekit.validate.checks_model import TINY, tiny
-from rooflinekit.validate.decoder import Block, Decoder, LatentMixer, build
+from rooflinekit.validate.decoder import Decoder, DecoderBlock, LatentMixer, build
 
 CPU = torch.device("cpu")
 SYSTEM = System.of(load_accelerator("h100-sxm").value)
@@ -99,7 +99,7 @@ class Reality:
     def __init__(self, decoder: Decoder, seen: Seen, layer: int, cache: Any, keys: int) -> None:
         self.block, self.seen, self.at = decoder.layers[layer], seen, f"layers.{layer}"
         self.cache, self.keys, self.found = cache[layer], keys, {}
-        assert isinstance(self.block, Block)
+        assert isinstance(self.block, DecoderBlock)
         before = sum(isinstance(other.ffn, MixtureOfExperts) for other in decoder.model.layers[:layer])
         self.grouped = seen.grouped[2 * before : 2 * before + 2]
 

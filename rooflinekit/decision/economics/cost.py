@@ -348,7 +348,7 @@ def refuse_misfit(model: str | PathLike[str], gpu: str | PathLike[str], given: M
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedLoad:
     """A deployment, what is asked of it, and what its tokens take and cost; `room`: such sequences that fit."""
 
     predictor: Predictor
@@ -382,7 +382,7 @@ class Served:
         return context_cost(self, int(prompt), tokens)
 
 
-def energy_of(served: Served, notes: list[str]) -> dict[str, Any]:
+def energy_of(served: ServedLoad, notes: list[str]) -> dict[str, Any]:
     """Fields of `PriceResult`: energy of every kind of token, times PUE; idle time is spread over all tokens alike.
 
     A token of a cached prefix takes the power of a prompt for its time, so that all parts add up to the request.
@@ -423,7 +423,7 @@ _ENERGY = (
 )  # fmt: skip
 
 
-def price_result(served: Served, notes: list[str]) -> PriceResult:
+def price_result(served: ServedLoad, notes: list[str]) -> PriceResult:
     """Prices with their interval, energy, and the price of holding a token."""
     prices, times, deployment = served.prices, served.times, served.predictor.plan.deployment
     cached, new, made = (float(each) for each in (prices.cached_usd_per_million, prices.input_usd_per_million,
@@ -445,7 +445,7 @@ def price_result(served: Served, notes: list[str]) -> PriceResult:
     )  # fmt: skip
 
 
-def dialogue_cost(served: Served, dialogue: Dialogue, name: str, notes: list[str]) -> DialogueCost | None:
+def dialogue_cost(served: ServedLoad, dialogue: Dialogue, name: str, notes: list[str]) -> DialogueCost | None:
     """Price the turns; None, and a note, where the last one does not fit."""
     try:
         time = dialogue_time(served.predictor, dialogue, served.running)
@@ -464,7 +464,7 @@ def dialogue_cost(served: Served, dialogue: Dialogue, name: str, notes: list[str
     )  # fmt: skip
 
 
-def context_cost(served: Served, prompt: int, context: int | None = None) -> ContextCost:
+def context_cost(served: ServedLoad, prompt: int, context: int | None = None) -> ContextCost:
     """A sequence with this prompt, among as many of its kind as fit (and are asked for)."""
     predictor, asked = served.predictor, served.asked
     tokens = prompt + asked.output if context is None else float(context)
@@ -545,7 +545,7 @@ def cost(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **sc
         watts = float(load_power(tokens, load.osl, asked.utilisation * load.osl / times.request).plug)
     hour, said = read_price(plan.system.accelerator, money, watts)
     prices = token_prices(times, hour, deployment.gpus, asked.utilisation)
-    served = Served(resolved.predictor, asked, times, prices, room, tokens)
+    served = ServedLoad(resolved.predictor, asked, times, prices, room, tokens)
     input_work, output_work = token_work(resolved.predictor, times)
     notes, parts = [], dict[str, Any]()
     if asked.concurrency is not None and asked.concurrency > room:

@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 
 import yaml
 
-from rooflinekit.decision.launching.target import Setting, Target, aim, grant
+from rooflinekit.decision.launching.target import LaunchSetting, Target, aim, grant
 from rooflinekit.decision.launching.wishes import engine_notes, wishes
 from rooflinekit.model.types.answer import Answer, plain
 from rooflinekit.model.types.batch import whole_number
@@ -77,7 +77,7 @@ class Server:
     role: str  #: serve, prefill or decode; part-1-… in a mixed fleet
     program: tuple[str, ...]
     positional: tuple[str, ...]
-    settings: tuple[Setting, ...]
+    settings: tuple[LaunchSetting, ...]
     front_end: str  #: file that the front end of a split reads, written with its prefill servers; "" if there is none
     config_flag: str  #: option that names the configuration file; "" if the engine has none
     ports: tuple[tuple[str, int], ...]  #: options that take a port, with that of the first replica on a host

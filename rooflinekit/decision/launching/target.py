@@ -58,7 +58,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class LaunchSetting:
     """One flag or configuration key with its value, ready to be written.
 
     `value` is None for an option that stands alone, and for a key whose value is null.
@@ -78,7 +78,7 @@ class Setting:
         return (self.flag, f"{self.value:g}" if isinstance(self.value, float) else str(self.value))
 
 
-def grant(table: FlagTable, version: str, wishes: Iterable[Wish]) -> Iterator[Setting]:
+def grant(table: FlagTable, version: str, wishes: Iterable[Wish]) -> Iterator[LaunchSetting]:
     """Every wish as a setting that the version has.
 
     Raises DeploymentError where the version has no setting for a concept, or not that value.
@@ -91,7 +91,7 @@ def grant(table: FlagTable, version: str, wishes: Iterable[Wish]) -> Iterator[Se
             raise DeploymentError(
                 f"{table.engine} {version} has no setting that is known for this: {wish.because}{when}"
             )
-        yield Setting(
+        yield LaunchSetting(
             flag.spelling, _value(table, version, flag, wish), wish.because, flag.source, flag.on_command_line
         )
 
@@ -213,7 +213,7 @@ def memory_share(rule: MemoryRule, memory: MemoryResult) -> Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class WeightLoading:
     """Origin of the weights' format: from the checkpoint, a cast (`dtype`), or by quantising (`online`)."""
 
     dtype: Dtype | None = None
@@ -230,7 +230,7 @@ class Target:
     table: FlagTable
     version: str
     checkpoint: Checkpoint
-    weights: Weights
+    weights: WeightLoading
     share: Share
     sequences: int
     tokens: int | None  #: of one prefill step; None where this version takes whole prompts
@@ -281,23 +281,23 @@ class Target:
         return -(-self.plan.deployment.gpus // self.host_gpus)
 
 
-def weights_of(plan: Plan, table: FlagTable) -> Weights:
+def weights_of(plan: Plan, table: FlagTable) -> WeightLoading:
     """Choose how an engine gets the plan's weights: by what it casts to, and quantises to as it loads."""
     online, cast = table.values("quantization"), table.values("dtype")
     model, deployment, formats = plan.model, plan.deployment, plan.precision.formats
     stream = plan.precision.stream
     dtype = stream if cast and (stream is not model.dtype or stream is Dtype.FP32) else None  # fp32 becomes fp16 alone
     if formats == model.formats:
-        return Weights(dtype=dtype)
+        return WeightLoading(dtype=dtype)
     asked = deployment.weights
     apart = {deployment.attention_weights, deployment.lm_head} - {None, asked}
     wide = all(getattr(model.formats, kind).is_wide for kind in model.matrices)
     if asked is not None and asked.value in online and wide and not apart and deployment.lm_head is None:
-        return Weights(dtype=dtype, online=asked)
+        return WeightLoading(dtype=dtype, online=asked)
     if asked is not None and asked.is_wide and wide and not apart and cast:
-        return Weights(dtype=asked if asked is not model.dtype else None)
+        return WeightLoading(dtype=asked if asked is not model.dtype else None)
     needed = asked or deployment.attention_weights or deployment.lm_head
-    return Weights(dtype=dtype, checkpoint=str(needed))
+    return WeightLoading(dtype=dtype, checkpoint=str(needed))
 
 
 def refuse_what_no_server_does(plan: Plan, draft: Speculation | None) -> None:

@@ -25,13 +25,13 @@ SUFFIXES = (".csv", ".parquet", ".xlsx")
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptPieces:
     """A folder beside the output; each piece is a Parquet file that is complete or not there."""
 
     folder: Path
 
     @classmethod
-    def beside(cls, out: Path, question: Any) -> Kept:
+    def beside(cls, out: Path, question: Any) -> KeptPieces:
         """The pieces of this question, in OUT.pieces.
 
         Raises InputError if the folder holds those of another question, MissingExtraError without pyarrow.
@@ -106,7 +106,7 @@ def check_suffix(out: Path, rows: int) -> None:
 
 
 def write_table(
-    answers: Iterable[pd.DataFrame], out: Path, kept: Kept | None = None, write: Writer | None = None,
+    answers: Iterable[pd.DataFrame], out: Path, kept: KeptPieces | None = None, write: Writer | None = None,
     force: bool = True,
 ) -> None:  # fmt: skip
     """Write answers as they come; the file is complete, or not there.
@@ -123,7 +123,7 @@ def write_table(
         kept.drop()
 
 
-def _kept(partial: Path, out: Path, kept: Kept | None) -> str:
+def _kept(partial: Path, out: Path, kept: KeptPieces | None) -> str:
     if kept is not None:
         partial.unlink(missing_ok=True)
         return f"interrupted; {kept.count} pieces are kept in {kept.folder}, and the same command goes on from there"

@@ -13,10 +13,10 @@ import pandas as pd
 from rooflinekit.decision.economics.price import read_carbon
 from rooflinekit.decision.sweeping.answer import Job, Piece, answer, check_price
 from rooflinekit.decision.sweeping.grid import Grid
-from rooflinekit.decision.sweeping.output import Kept
+from rooflinekit.decision.sweeping.output import KeptPieces
 from rooflinekit.decision.sweeping.pareto import Goal, pareto_front, parse_goals
 from rooflinekit.decision.sweeping.tables import ParquetTable, TextTable
-from rooflinekit.decision.sweeping.workbook import Sheet, read_sheet
+from rooflinekit.decision.sweeping.workbook import ScenarioSheet, read_sheet
 from rooflinekit.estimation.frames import INPUT_COLUMNS
 from rooflinekit.estimation.options import options_of
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS, Simulation
@@ -62,11 +62,11 @@ def identity(name: str) -> list[Any]:
     return [str(Path(name).resolve()), facts.st_size, facts.st_mtime_ns]
 
 
-Table: TypeAlias = TextTable | ParquetTable | Sheet
+Table: TypeAlias = TextTable | ParquetTable | ScenarioSheet
 
 
 @dataclass(frozen=True)
-class Shard:
+class SweepShard:
     """Part `number` of `of`: consecutive rows, so that the parts of a sweep one after the other are the whole.
 
     >>> Shard.parse("2/3").span(10)
@@ -77,7 +77,7 @@ class Shard:
     of: int = 1
 
     @classmethod
-    def parse(cls, text: str) -> Shard:
+    def parse(cls, text: str) -> SweepShard:
         """Read i/n, from 1/n to n/n.
 
         Raises InputError.
@@ -101,8 +101,8 @@ class Means:
 
     workers: int = 1
     scheduler: str | None = None
-    shard: Shard = Shard()
-    kept: Kept | None = None
+    shard: SweepShard = SweepShard()
+    kept: KeptPieces | None = None
 
 
 def sweep(model: Any, *, simulate: bool = False, pareto: str | None = None, **scenario: Any) -> pd.DataFrame:

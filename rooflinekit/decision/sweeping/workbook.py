@@ -34,7 +34,7 @@ _FORMULA = re.compile(rb"<(?:\w+:)?f[\s>/]")
 
 
 @dataclass(frozen=True)
-class Sheet:
+class ScenarioSheet:
     """Scenarios of one sheet. The index of `table` is the row on the sheet, counted from 1.
 
     member: the sheet's file within the workbook; header_row: where the headers are; width: columns in use; notes: what
@@ -66,7 +66,7 @@ class Sheet:
         return (partial(part.copy, deep=False) for part in slices)
 
 
-def read_sheet(path: Path, name: str | None = None) -> Sheet:
+def read_sheet(path: Path, name: str | None = None) -> ScenarioSheet:
     """Read the scenarios of a sheet: the one named, else the first that has a header `model`.
 
     Values of formulas are those that the spreadsheet program stored; a formula without one is an error in its row.
@@ -81,7 +81,7 @@ def read_sheet(path: Path, name: str | None = None) -> Sheet:
     for title in [name] if name is not None else members:
         found = _find_headers(book[title]) if title in book.sheetnames else None
         if found is not None:
-            return _Reader(path, title, members[title], *found).read(book[title])
+            return _SheetReader(path, title, members[title], *found).read(book[title])
     where = f"sheet {name!r}" if name is not None else f"none of the sheets {', '.join(map(repr, members))}"
     raise InputError(f"{path}: {where} has a header 'model' in its first {_TITLE_ROWS} rows")
 
@@ -129,7 +129,7 @@ class _Area(NamedTuple):
     bottom: int
 
 
-class _Reader:
+class _SheetReader:
     """One pass over a sheet."""
 
     def __init__(self, path: Path, name: str, member: str, header_row: int, headers: list[object]) -> None:
@@ -146,7 +146,7 @@ class _Reader:
         self.merged, self.formulas = self._structure()
         self.width = max([len(headers), *(area.right for area in self.merged)])
 
-    def read(self, sheet: Any) -> Sheet:
+    def read(self, sheet: Any) -> ScenarioSheet:
         """The scenarios with their faults."""
         faults = self._faults() if self.formulas else {}
         rows, cells = self._rows(sheet, faults)
@@ -157,7 +157,7 @@ class _Reader:
             table[FAULT] = [faults.get(row, "") for row in rows]
         covered = any(area.bottom > max(self.header_row, area.top) for area in self.merged)
         notes = ("merged cells: their value counts for every scenario that they cover",) if covered else ()
-        return Sheet(
+        return ScenarioSheet(
             self.path, self.name, self.member, self.header_row, self.width, self.headers, table, notes
         )  # fmt: skip
 
@@ -254,7 +254,7 @@ _DIMENSION = re.compile(rb"<(?:\w+:)?dimension\b[^>]*?(?:/>|></(?:\w+:)?dimensio
 _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")  # characters that XML does not know
 
 
-def write_beside(sheet: Sheet, answers: Iterable[pd.DataFrame], out: Path) -> None:
+def write_beside(sheet: ScenarioSheet, answers: Iterable[pd.DataFrame], out: Path) -> None:
     """Copy the workbook with the results in the first free columns of the sheet.
 
     Args:
@@ -286,7 +286,7 @@ def _entry(member: zipfile.ZipInfo) -> zipfile.ZipInfo:
 
 
 def _results(
-    sheet: Sheet, answers: Iterable[pd.DataFrame], interrupted: list[bool]
+    sheet: ScenarioSheet, answers: Iterable[pd.DataFrame], interrupted: list[bool]
 ) -> Iterator[tuple[int, tuple[Any, ...]]]:
     """Rows of the sheet with their new cells, the header first; where this was interrupted is said."""
     names: tuple[str, ...] = ()

@@ -112,7 +112,7 @@ class Texts:
 
 
 @dataclass(frozen=True)
-class Group:
+class RowGroup:
     """Rows that share model, accelerator and deployment, and either all or none of which fix the context or the load.
 
     fixed: the cells that they share, empty ones left out.
@@ -183,7 +183,7 @@ def _refusal(cell: object, value: float, name: str, least: int) -> str:
     return f"{name} must be a whole number of at least {least}, not {cell}"
 
 
-def groups(scenarios: pd.DataFrame) -> Iterator[Group]:
+def groups(scenarios: pd.DataFrame) -> Iterator[RowGroup]:
     """The groups of a table."""
     names = [name for name in FIXED if name in scenarios]
     codes = [pd.factorize(_hashable(scenarios[name]), use_na_sentinel=False) for name in names]
@@ -198,7 +198,7 @@ def groups(scenarios: pd.DataFrame) -> Iterator[Group]:
     starts = np.flatnonzero(np.diff(combined[order], prepend=-1))
     for rows in np.split(order, starts[1:]) if len(order) else []:
         fixed = {name: values[code[rows[0]]] for name, (code, values) in zip(names, codes, strict=True)}
-        yield Group({key: cell for key, cell in fixed.items() if not pd.isna(cell)}, rows, bool(loaded[rows[0]]))
+        yield RowGroup({key: cell for key, cell in fixed.items() if not pd.isna(cell)}, rows, bool(loaded[rows[0]]))
 
 
 def _hashable(column: pd.Series[Any]) -> pd.Series[Any]:
@@ -308,10 +308,10 @@ def estimate_frame(scenarios: pd.DataFrame) -> pd.DataFrame:
 def answer_table(scenarios: pd.DataFrame, known: Resolutions) -> pd.DataFrame:
     """Answer one of several tables, whose deployments are laid out once."""
     check_columns(scenarios)
-    return _Table(scenarios, known).answered()
+    return _AnsweredTable(scenarios, known).answered()
 
 
-class _Table:
+class _AnsweredTable:
     """A table while it is being answered."""
 
     def __init__(self, scenarios: pd.DataFrame, known: Resolutions) -> None:

@@ -29,7 +29,7 @@ METRICS = ("ttft_ms", "tpot_ms", "output_tok_s")
 
 
 @dataclass(frozen=True)
-class Case:
+class FitCase:
     """One run of the file number `file`; measured: metric -> time [s], that of a token for throughput."""
 
     posed: Posed
@@ -52,7 +52,7 @@ class Case:
         return [times[name] for name in self.measured]
 
 
-def case_of(posed: Posed, file: int) -> Case:
+def case_of(posed: Posed, file: int) -> FitCase:
     """The rows of a run: TTFT and TPOT; throughput only where TPOT is missing, since it follows from them.
 
     In an open loop throughput is the rate and says nothing.
@@ -70,7 +70,7 @@ def case_of(posed: Posed, file: int) -> Case:
     bounds, running = posed.limits()
     if said := doubts(beaten(run, bounds)):
         raise InputError(said[0])
-    return Case(posed, file, times, running)
+    return FitCase(posed, file, times, running)
 
 
 def with_costs(predictor: Predictor, costs: StepCosts) -> Predictor:
@@ -99,7 +99,7 @@ def pose_step(step: MeasuredStep, given: Given) -> Posed:
 class Benchmarks:
     """Cases with their files: names, hashes and tools by number; what was left out, and why."""
 
-    cases: tuple[Case, ...]
+    cases: tuple[FitCase, ...]
     names: tuple[str, ...]
     hashes: tuple[str, ...]
     tools: tuple[str, ...]
@@ -161,7 +161,7 @@ def posed_benchmarks(
         raise InputError("the calibration in use has seen every one of these files; there is nothing to fit")
     hashes = list(dict.fromkeys(digest for digest, _ in fresh))
     notes += dict.fromkeys(note for _, one in fresh for note in one.assumed)
-    cases: list[Case] = []
+    cases: list[FitCase] = []
     counted: dict[Measurement, str] = {}
     for digest, one in fresh:
         same = replace(one.run, source="")

@@ -12,15 +12,15 @@ import numpy as np
 import pandas as pd
 
 from rooflinekit.evidence.benchmark_runs import Given
-from rooflinekit.evidence.engine_fit.cases import METRICS, Benchmarks, Case, read_benchmarks, with_costs
+from rooflinekit.evidence.engine_fit.cases import METRICS, Benchmarks, FitCase, read_benchmarks, with_costs
 from rooflinekit.evidence.engine_fit.posterior import (
     FACTORS,
     STEPS,
     WAITS,
-    Linear,
-    Parameter,
+    FitParameter,
+    FitRows,
+    Linearised,
     Posterior,
-    Rows,
     costs_at,
     misfit,
     priors,
@@ -34,7 +34,14 @@ from rooflinekit.model.types.numeric import Array
 from rooflinekit.model.types.time import SIGMAS
 from rooflinekit.model.types.units import percent
 from rooflinekit.specs.calibration.load import calibration_path
-from rooflinekit.specs.calibration.served import Fitted, ServedFile, ServedLoad, ServingHeading, plain, with_serving
+from rooflinekit.specs.calibration.served import (
+    FittedCosts,
+    ServedFile,
+    ServedLoad,
+    ServingHeading,
+    plain,
+    with_serving,
+)
 from rooflinekit.specs.engines import UNITLESS, step_range
 from rooflinekit.specs.files import read_text
 
@@ -52,14 +59,14 @@ _FEW = 3  # files from which leaving one out says something
 
 
 @dataclass(frozen=True)
-class Outcome:
+class FittedParameter:
     """One parameter after the fit.
 
     spread: one standard error (of the logarithm for a factor); data: 1 − (spread / prior spread)², the share that the
     files have in the value; at: the bound where it stands ("least", "most", or ""); moved: by how many prior spreads.
     """
 
-    prior: Parameter
+    prior: FitParameter
     value: float
     spread: float
     data: float
@@ -86,7 +93,7 @@ class EngineFit:
 
     text: str
     costs: StepCosts
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[FittedParameter, ...]
     files: tuple[ServedFile, ...]
     errors: Mapping[str, Error]
     alike: tuple[tuple[str, str], ...]
@@ -110,7 +117,7 @@ def alike(names: Sequence[str], posterior: Posterior) -> tuple[tuple[str, str], 
 
 
 def remarks(
-    outcomes: Sequence[Outcome], errors: Mapping[str, Error], interval: float, widened: float
+    outcomes: Sequence[FittedParameter], errors: Mapping[str, Error], interval: float, widened: float
 ) -> tuple[str, ...]:
     """Bounds that were reached, costs that the files say nothing of, errors that are left, what intervals do."""
     said = [
@@ -150,21 +157,21 @@ class Problem:
 
     benchmarks: Benchmarks
     own: StepCosts
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[FitParameter, ...]
     progress: Callable[[str], None]
 
     @property
-    def cases(self) -> tuple[Case, ...]:
+    def cases(self) -> tuple[FitCase, ...]:
         """The measured runs."""
         return self.benchmarks.cases
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> FitRows:
         """Every measured time."""
         measured = [time for case in self.cases for time in case.measured.values()]
         places = [(METRICS.index(name), case.file) for case in self.cases for name in case.measured]
         metric, file = np.array(places, np.intp).T
-        return Rows(np.array(measured), metric, file, _NOISE)
+        return FitRows(np.array(measured), metric, file, _NOISE)
 
     @property
     def ends(self) -> Array:
@@ -175,7 +182,7 @@ class Problem:
         """The engine's costs at these places."""
         return costs_at(self.own, self.parameters, places.tolist())
 
-    def times(self, places: Array, cases: Sequence[Case] | None = None) -> Array:
+    def times(self, places: Array, cases: Sequence[FitCase] | None = None) -> Array:
         """Predicted times of all rows, or of those of some cases [s]."""
         costs, predictors = self.costs(places), dict[int, Predictor]()  # runs of one deployment share its step table
         times: list[float] = []
@@ -184,7 +191,7 @@ class Problem:
             times += case.times(predictors.setdefault(id(own), with_costs(own, costs)))
         return np.array(times)
 
-    def solve(self) -> tuple[Linear, Posterior]:
+    def solve(self) -> tuple[Linearised, Posterior]:
         """Linearise, solve, and again from where that leads; slopes, which hardly change, only after a long way."""
         rows = self.rows
         linear = self._linear(np.zeros(len(self.parameters)))
@@ -198,7 +205,7 @@ class Problem:
             linear = self._linear(posterior.places, None if moved > _FAR else linear)
         return linear, posterior
 
-    def _no_worse(self, linear: Linear, found: Posterior) -> Array:
+    def _no_worse(self, linear: Linearised, found: Posterior) -> Array:
         """The solution, or a part of the way, so that the prediction itself gets no worse."""
         measured, good = self.rows.measured[linear.good], linear.good
         weight = 1.0 / found.noise[self.rows.metric[good]]
@@ -206,7 +213,7 @@ class Problem:
             lambda at: misfit(measured, self.times(at)[good], weight, at), linear.at, found.places, _HALVINGS
         )
 
-    def _linear(self, places: Array, like: Linear | None = None) -> Linear:
+    def _linear(self, places: Array, like: Linearised | None = None) -> Linearised:
         """Times at a place, with the slopes of another one, or their own by finite differences inside the bounds."""
         times = self.times(places)
         slopes, good = (like.slopes, like.good) if like else (np.zeros((len(times), len(places))), np.isfinite(times))
@@ -218,9 +225,9 @@ class Problem:
             good = good & np.isfinite(moved)
             slopes[good, number] = (moved[good] - times[good]) / probe[number]
         good = good & np.isfinite(times)
-        return Linear(places, np.where(good, times, self.rows.measured), np.where(good[:, None], slopes, 0.0), good)
+        return Linearised(places, np.where(good, times, self.rows.measured), np.where(good[:, None], slopes, 0.0), good)
 
-    def answers(self, linear: Linear, posterior: Posterior) -> pd.DataFrame:
+    def answers(self, linear: Linearised, posterior: Posterior) -> pd.DataFrame:
         """Every measured time [s] by metric and file, as predicted before and after, and by a fit without its file.
 
         `unseen` is left out for too few files.
@@ -246,13 +253,13 @@ class Problem:
         places = np.sqrt(np.diag(posterior.covariance)).tolist()
         return {each.name: each.spread * place for each, place in zip(self.parameters, places, strict=True)}
 
-    def outcomes(self, posterior: Posterior) -> tuple[Outcome, ...]:
+    def outcomes(self, posterior: Posterior) -> tuple[FittedParameter, ...]:
         """Every parameter after the fit."""
         data = np.maximum(1.0 - np.diag(posterior.covariance), 0.0).tolist()
         spreads = self.spreads(posterior)
         low, high = self.ends
         return tuple(
-            Outcome(each, each.at(place), spreads[each.name], share, _bound(place, least, most), place)
+            FittedParameter(each, each.at(place), spreads[each.name], share, _bound(place, least, most), place)
             for each, place, share, least, most in zip(
                 self.parameters, posterior.places.tolist(), data, low.tolist(), high.tolist(), strict=True
             )
@@ -314,7 +321,7 @@ def fit_benchmarks(
         ) for number, each in _errors(table, "file").items()
     ]  # fmt: skip
     named = tuple(sorted(of_files, key=lambda file: (file.name, file.sha256)))
-    fitted = Fitted(costs, problem.spreads(posterior), _notes(outcomes, own, costs), _loads(problem, posterior))
+    fitted = FittedCosts(costs, problem.spreads(posterior), _notes(outcomes, own, costs), _loads(problem, posterior))
     base = read_text(calibration_path(given.calibration or benchmarks.calibration.name))
     text = with_serving(base, _heading(given, benchmarks, date), named, fitted)
     noise = {name: float(posterior.noise[number]) for number, name in enumerate(METRICS) if name in errors}
@@ -383,7 +390,7 @@ def _heading(given: Given, benchmarks: Benchmarks, date: str) -> ServingHeading:
     return ServingHeading(gpu, engine, since, date, (base.name, base.hash), shipped, earlier)
 
 
-def _notes(outcomes: Sequence[Outcome], own: StepCosts, costs: StepCosts) -> dict[str, str]:
+def _notes(outcomes: Sequence[FittedParameter], own: StepCosts, costs: StepCosts) -> dict[str, str]:
     """Notes on every cost in the file: its value before."""
     said = dict.fromkeys(own.spread, "as before")
     if costs.interval != own.interval:

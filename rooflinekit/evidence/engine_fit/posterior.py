@@ -21,7 +21,7 @@ from statistics import fmean, pstdev
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflinekit.evidence.engine_fit.cases import Case
+from rooflinekit.evidence.engine_fit.cases import FitCase
 from rooflinekit.model.roofline import time_step
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.engine import ServedCosts, StepCosts
@@ -47,7 +47,7 @@ _NOTHING = 1e-9  # prior spreads: rounding beside 0
 
 
 @dataclass(frozen=True)
-class Parameter:
+class FitParameter:
     """One number and its prior: normal around `value` with the standard error `spread` (log-normal for a factor).
 
     most: what it may become, by `MOST` where nothing is said.
@@ -66,7 +66,7 @@ class Parameter:
     def at(self, place: float) -> float:
         """The value `place` prior spreads from the prior's.
 
-        >>> Parameter("step", 2e-4, 1e-4).at(1.0)
+        >>> FitParameter("step", 2e-4, 1e-4).at(1.0)
         0.0003
         """
         if self.factor:
@@ -85,13 +85,13 @@ class Parameter:
         return min(max(low, -REACH), 0.0), max(min(high, REACH), 0.0)
 
 
-def costs_at(costs: StepCosts, parameters: Sequence[Parameter], places: Sequence[float]) -> StepCosts:
+def costs_at(costs: StepCosts, parameters: Sequence[FitParameter], places: Sequence[float]) -> StepCosts:
     """The costs with these parameters moved."""
     moved = {each.name: each.at(float(place)) for each, place in zip(parameters, places, strict=True)}
     return replace(costs, **moved)  # type: ignore[arg-type]
 
 
-def priors(own: StepCosts, served: ServedCosts | None, cases: Sequence[Case]) -> tuple[Parameter, ...]:
+def priors(own: StepCosts, served: ServedCosts | None, cases: Sequence[FitCase]) -> tuple[FitParameter, ...]:
     """The prior of every parameter that the engine has.
 
     Costs: the shipped value, with its standard error, or with the standard deviation of that cost over all engines
@@ -104,16 +104,16 @@ def priors(own: StepCosts, served: ServedCosts | None, cases: Sequence[Case]) ->
     if served is not None:
         values = {name: getattr(served.costs, name) for name in served.errors}
         most |= {name: max(MOST[name], 2.0 * values[name]) for name in ("step", "sequence") if name in values}
-        return tuple(Parameter(name, values[name], error, most.get(name)) for name, error in served.errors.items())
-    found = [Parameter(name, getattr(own, name), max(own.spread[name], pstdev(_known(name))))
+        return tuple(FitParameter(name, values[name], error, most.get(name)) for name, error in served.errors.items())
+    found = [FitParameter(name, getattr(own, name), max(own.spread[name], pstdev(_known(name))))
              for name in MOST if name in own.spread]  # fmt: skip
     if not own.spread:
         found = list(unknown(cases))
-    found += [Parameter(name, 1.0, spread, most.get(name)) for name, spread in kernel_errors(cases).items()]
+    found += [FitParameter(name, 1.0, spread, most.get(name)) for name, spread in kernel_errors(cases).items()]
     return tuple(each for each in found if each.spread > 0.0)
 
 
-def unknown(cases: Sequence[Case]) -> tuple[Parameter, ...]:
+def unknown(cases: Sequence[FitCase]) -> tuple[FitParameter, ...]:
     """Parameters of an engine without known costs: nothing, give or take what its kernels take themselves.
 
     To a step as much as a decode step of the runs in the mean, to a sequence as much as its part of one; to a request
@@ -127,8 +127,8 @@ def unknown(cases: Sequence[Case]) -> tuple[Parameter, ...]:
         parts.append(steps[-1] / case.running)
     front = fmean(_known("request"))
     sizes = {"step": fmean(steps), "sequence": fmean(parts)}
-    return (*(Parameter(name, 0.0, size, REACH * size) for name, size in sizes.items()),
-            Parameter("request", front, front))  # fmt: skip
+    return (*(FitParameter(name, 0.0, size, REACH * size) for name, size in sizes.items()),
+            FitParameter("request", front, front))  # fmt: skip
 
 
 def _known(name: str) -> list[float]:
@@ -138,7 +138,7 @@ def _known(name: str) -> list[float]:
     return [getattr(costs, name) for costs in known if name in costs.spread]
 
 
-def kernel_errors(cases: Sequence[Case]) -> Mapping[str, float]:
+def kernel_errors(cases: Sequence[FitCase]) -> Mapping[str, float]:
     """Standard error of the log of kernel times in the steps of the runs, by what the kernels wait for.
 
     ln(high / time) / 1.645 of each kernel, weighed by its time: the errors of one model's kernels go together, so they
@@ -183,7 +183,7 @@ _LEAST = 0.05  # of a time: no cost makes it shorter
 
 
 @dataclass(frozen=True)
-class Rows:
+class FitRows:
     """Measured times [s], the number of each one's metric, and of its file; noise: what is believed of each metric."""
 
     measured: Array
@@ -193,7 +193,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Linear:
+class Linearised:
     """Predicted times near the place `at`: times + slopes · (z − at) [s]; good: rows that have a prediction."""
 
     at: Array
@@ -216,7 +216,7 @@ class Posterior:
     noise: Array
 
 
-def solve(linear: Linear, rows: Rows, ends: Array, keep: NDArray[np.bool_]) -> Posterior:
+def solve(linear: Linearised, rows: FitRows, ends: Array, keep: NDArray[np.bool_]) -> Posterior:
     """Fit the rows of `keep`; ends: the lowest and highest place of each parameter.
 
     Raises MissingExtraError without scipy.
@@ -244,7 +244,7 @@ def solve(linear: Linear, rows: Rows, ends: Array, keep: NDArray[np.bool_]) -> P
     return Posterior(places, covariance, noise)
 
 
-def _cost(linear: Linear, rows: Rows, weight: Array, places: Array) -> float:
+def _cost(linear: Linearised, rows: FitRows, weight: Array, places: Array) -> float:
     return misfit(rows.measured, linear.times_at(places), weight, places)
 
 
@@ -266,7 +266,7 @@ def shortened(cost: Callable[[Array], float], start: Array, end: Array, halvings
     return start
 
 
-def _noise(linear: Linear, rows: Rows, places: Array, leverage: Array, keep: NDArray[np.bool_]) -> Array:
+def _noise(linear: Linearised, rows: FitRows, places: Array, leverage: Array, keep: NDArray[np.bool_]) -> Array:
     left = np.log(rows.measured / linear.times_at(places))
     found = []
     for number, believed in enumerate(rows.noise):

@@ -105,7 +105,7 @@ class Scene:
         (phase,) = step.batch.phases
         sequences = _Sequences(**_values(phase), scene=self)
         batch = Batch(sequences) if step.batch.prefilling else Batch(None, sequences)
-        return _Step(batch, self.format(step.stream), self.format(step.kv),
+        return _RankStep(batch, self.format(step.stream), self.format(step.kv),
                      split.dp * split.cp * step.batch.filled, split.cp, step.token_budget, self)  # fmt: skip
 
     @property
@@ -262,7 +262,7 @@ class _Other:
 
 
 @dataclass(frozen=True)
-class _Step(Step):
+class _RankStep(Step):
     """A step whose own tokens and rows are letters where ranks share a context."""
 
     scene: Any = None

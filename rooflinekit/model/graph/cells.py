@@ -195,7 +195,7 @@ class Tables:
 
 
 @dataclass(frozen=True)
-class Page:
+class CellPage:
     """Page of cells that a graph is written on.
 
     parameters: cells of variables that are the same in every column; put: writes a cell at a row and a column, and
@@ -207,7 +207,7 @@ class Page:
     put: Callable[[int, int, Cell], Cell]
 
 
-class Block:
+class CellBlock:
     """A graph on a sheet: which nodes have rows of their own, from the row `first` on, for all columns alike.
 
     parameters: variables that are cells of the page.
@@ -265,10 +265,10 @@ _LEAVES = ("named", "var", "fact", "number")
 class Column:
     """Cells of one set of inputs; what does not depend on them stands in the column `before`, the first on a page."""
 
-    def __init__(self, block: Block, head: str, inputs: Mapping[Any, Cell], before: Column | Page) -> None:
+    def __init__(self, block: CellBlock, head: str, inputs: Mapping[Any, Cell], before: Column | CellPage) -> None:
         self.block, self.inputs = block, inputs
         self.before = before if isinstance(before, Column) else None
-        self.page: Page = before.page if isinstance(before, Column) else before
+        self.page: CellPage = before.page if isinstance(before, Column) else before
         self.operands: dict[Symbol, list[Cell | Symbol]] = before.operands if isinstance(before, Column) else {}
         self.known: frozenset[Any] = frozenset(inputs) | (before.known if isinstance(before, Column) else frozenset())
         self.cells: dict[Symbol, Cell] = {}

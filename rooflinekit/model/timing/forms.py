@@ -35,7 +35,7 @@ EFFICIENCY = 1.05
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ParameterRange:
     """One parameter of a form: meaning, unit (one of `_UNITS`, "share", "elements" …), range, usual value."""
 
     symbol: str
@@ -54,22 +54,22 @@ class Bounds:
 
 def parameter(symbol: str, meaning: str, unit: str, low: float, high: float, usual: float) -> Any:
     """Declare a fitted number, in the unit of files; the attribute holds it in SI."""
-    return _declared(Bounds(symbol, meaning, unit, low, high, usual))
+    return _declared(ParameterRange(symbol, meaning, unit, low, high, usual))
 
 
 def choice(meaning: str, usual: int, choices: tuple[int, ...] = (1, 2, 4), symbol: str = "") -> Any:
     """Declare a number that is one of a few: rows of a tile, or, without a symbol, what picks a formula (1, 2 or 4)."""
-    return _declared(Bounds(symbol, meaning, "choice", min(choices), max(choices), usual, choices))
+    return _declared(ParameterRange(symbol, meaning, "choice", min(choices), max(choices), usual, choices))
 
 
-def _declared(bounds: Bounds) -> Any:
+def _declared(bounds: ParameterRange) -> Any:
     unit = _UNITS.get(bounds.unit, ("", 1.0))[0]
     named_so = {"quantity": Quantity(bounds.symbol, bounds.meaning, unit)} if bounds.symbol else {}
     metadata = {"bounds": bounds, **named_so}
     return field(default=bounds.usual if bounds.choices else bounds.usual * bounds.scale, metadata=metadata)
 
 
-def parameters(form: type[Any] | object) -> dict[str, Bounds]:
+def parameters(form: type[Any] | object) -> dict[str, ParameterRange]:
     """The declared parameters of a time form, in order."""
     return {entry.name: entry.metadata["bounds"] for entry in fields(form)}  # type: ignore[arg-type]
 

@@ -97,7 +97,7 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class CitedSource:
     """A document that numbers come from; `read` is false if it is named but was not opened."""
 
     id: str
@@ -148,7 +148,7 @@ class Accelerator:
     aliases: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     provenance: tuple[Provenance, ...] = field(default=(), repr=False)
-    sources: tuple[Source, ...] = field(default=(), repr=False)
+    sources: tuple[CitedSource, ...] = field(default=(), repr=False)
     origin: str = ""
 
     def peak(self, dtype: Dtype) -> float:

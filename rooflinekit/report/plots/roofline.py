@@ -28,7 +28,7 @@ _NEAR = 0.14  # decades within which points share a label
 
 
 @dataclass(frozen=True)
-class Point:
+class KernelPoint:
     """A kernel: FLOP per byte, FLOP per second, share of its step's time, and the quantity that takes most of it."""
 
     step: str
@@ -64,10 +64,10 @@ class Roofs:
         return self.peaks[parse_dtype(dtype).unit.value]
 
 
-def points(estimate: Estimate) -> list[Point]:
+def points(estimate: Estimate) -> list[KernelPoint]:
     """Kernels that do arithmetic and take at least half a percent of their step's time, largest first."""
     found = [
-        Point(name, kernel.name, kernel.intensity, kernel.flops / kernel.time_us * 1e6,
+        KernelPoint(name, kernel.name, kernel.intensity, kernel.flops / kernel.time_us * 1e6,
               kernel.time_us / 1e3 / step.time_ms, quantity_of(kernel))
         for name, step in _steps(estimate) for kernel in step.kernels
         if kernel.intensity and kernel.time_us > _SMALL * step.time_ms * 1e3
@@ -97,12 +97,12 @@ def roofline(estimate: Estimate, theme: Theme) -> Picture:
     return Picture("roofline", frame.title, _description(estimate, ridge), figure, theme)
 
 
-def _scatter(axes: Axes, mark: Point, y: float, theme: Theme) -> None:
+def _scatter(axes: Axes, mark: KernelPoint, y: float, theme: Theme) -> None:
     axes.scatter(mark.intensity, y, s=12 + 300 * mark.share, marker=SHAPES[mark.step][0], edgecolors=theme.ink,
                  color=theme.tint(mark.quantity), linewidths=0.6, zorder=3, gid=f"{mark.step}-{mark.name}")  # fmt: skip
 
 
-def _axes(axes: Axes, marks: Sequence[Point], roofs: Roofs, peak: float) -> None:
+def _axes(axes: Axes, marks: Sequence[KernelPoint], roofs: Roofs, peak: float) -> None:
     ridge = peak / roofs.memory
     low, high = min([m.intensity for m in marks] + [0.5]), max([m.intensity for m in marks] + [10 * ridge])
     left, right = 10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high) + 0.05)
@@ -167,7 +167,7 @@ def _sent(axes: Axes) -> bool:
     return any(str(line.get_gid()).endswith("-sent") for line in axes.lines)
 
 
-def _names(marks: Sequence[Point], theme: Theme) -> Iterator[Label]:
+def _names(marks: Sequence[KernelPoint], theme: Theme) -> Iterator[Label]:
     """One label for kernels that lie together; the largest speaks for them."""
     left = [mark for mark in marks if mark.share >= _NAMED]
     while left:

@@ -45,7 +45,7 @@ _TITLES = {"tpot_ms": "time per output token [ms]", "ttft_ms": "time to first to
 
 
 @dataclass(frozen=True)
-class Curve:
+class SweepLine:
     """Rows that differ in one input alone, in its order."""
 
     label: str
@@ -129,7 +129,7 @@ def varying(table: pd.DataFrame, but: str = "") -> list[str]:
     return [name for name in table if name in INPUT_COLUMNS and name != but and table[name].nunique(dropna=False) > 1]
 
 
-def curves(table: pd.DataFrame, axis: str) -> list[Curve]:
+def curves(table: pd.DataFrame, axis: str) -> list[SweepLine]:
     """The table as lines over one input.
 
     Raises InputError if they are more than can be told apart.
@@ -138,10 +138,10 @@ def curves(table: pd.DataFrame, axis: str) -> list[Curve]:
     if len(found) > _MOST:
         first = varying(_along(table, axis), axis)[0]
         raise InputError(f"{len(found)} lines cannot be told apart; at most {_MOST}: filter the table by {first!r}")
-    return [Curve(label, part.sort_values(axis), len(found) <= _CLEAR) for label, part in found]
+    return [SweepLine(label, part.sort_values(axis), len(found) <= _CLEAR) for label, part in found]
 
 
-def tints(lines: Sequence[Curve], theme: Theme) -> list[str]:
+def tints(lines: Sequence[SweepLine], theme: Theme) -> list[str]:
     """A colour for each line: the hue of its accelerator where they differ, paler for each further line of that hue."""
     return [theme.ink] if len(lines) == 1 else shaded(kinds(lines), theme)
 
@@ -155,7 +155,7 @@ def shaded(names: Sequence[str], theme: Theme) -> list[str]:
     return [theme.paler(theme.tint(hue), share) for hue, share in zip(hues, shades(hues), strict=True)]
 
 
-def kinds(lines: Sequence[Curve]) -> list[str]:
+def kinds(lines: Sequence[SweepLine]) -> list[str]:
     """What gives each line its hue: its accelerator where they differ."""
     gpus = [str(line.rows["gpu"].iloc[0]) if "gpu" in line.rows else "" for line in lines]
     return gpus if len(set(gpus)) > 1 else [line.label for line in lines]
@@ -223,7 +223,7 @@ def _scale(axes: Axes, drawn: NDArray[np.float64]) -> None:
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}")
 
 
-def _draw(axes: Axes, line: Curve, axis: str, column: str, color: str) -> None:
+def _draw(axes: Axes, line: SweepLine, axis: str, column: str, color: str) -> None:
     """Expected, of few lines with its interval and bound (dashed); rows that do not fit in memory as rings."""
     rows, x, holds = line.rows, line.rows[axis].astype(float), runs(line.rows)
     stem = column.removesuffix("_ms")
@@ -235,7 +235,7 @@ def _draw(axes: Axes, line: Curve, axis: str, column: str, color: str) -> None:
     _rings(axes, x[~holds], rows[column][~holds], color, f"misfit {line.label}")
 
 
-def _interval(axes: Axes, line: Curve, axis: str, time: str, color: str) -> None:
+def _interval(axes: Axes, line: SweepLine, axis: str, time: str, color: str) -> None:
     """The 90 % interval of one of few lines, where it is known."""
     low, high = (_column(line.rows, time, f"{end}_") for end in ("low", "high"))
     if line.clear and low is not None and high is not None and np.isfinite(low).any():
@@ -249,13 +249,13 @@ def _rings(axes: Axes, x: Any, y: Any, color: str, gid: str) -> None:
         axes.plot(x, y, ls="", marker="o", ms=4.5, mfc=axes.get_facecolor(), mec=color, gid=gid)
 
 
-def ring_words(lines: Sequence[Curve]) -> str:
+def ring_words(lines: Sequence[SweepLine]) -> str:
     """What rings mean among these lines; empty if there are none."""
     words = (str(word) for line in lines for word in why_not(line.rows)[~runs(line.rows)])
     return " or ".join(dict.fromkeys(words))
 
 
-def _ends(lines: Sequence[Curve], axis: str, column: str, theme: Theme) -> Iterator[Label]:
+def _ends(lines: Sequence[SweepLine], axis: str, column: str, theme: Theme) -> Iterator[Label]:
     for line, color in zip(lines, tints(lines, theme), strict=True):
         known = line.rows[line.rows[column].notna()]
         if known.empty:
@@ -268,7 +268,7 @@ def _ends(lines: Sequence[Curve], axis: str, column: str, theme: Theme) -> Itera
             yield Label("bound", float(last[axis]), float(last[f"{stem}_bound_ms"]), theme.soft)
 
 
-def _description(lines: Sequence[Curve], axis: str, shown: Sequence[str]) -> str:
+def _description(lines: Sequence[SweepLine], axis: str, shown: Sequence[str]) -> str:
     parts = []
     for line in lines:
         known = {name: line.rows[name].dropna() for name in shown}
@@ -343,12 +343,12 @@ def _column(rows: pd.DataFrame, time: str, part: str = "") -> NDArray[np.float64
     return np.where(np.isfinite(values), values, np.nan)
 
 
-def _parts(lines: Sequence[Curve]) -> list[str]:
+def _parts(lines: Sequence[SweepLine]) -> list[str]:
     """Of one line mean, P90 and P99, of several mean and P99."""
     return [part for part in _PARTS if part != "p90_" or len(lines) == 1]
 
 
-def _draw_load(axes: Axes, line: Curve, axis: str, time: str, color: str) -> None:
+def _draw_load(axes: Axes, line: SweepLine, axis: str, time: str, color: str) -> None:
     """Lines of what holds, of few lines with the mean's interval; what does not hold as rings; the knee upright."""
     x, holds = line.rows[axis].to_numpy(dtype=float), runs(line.rows)
     _interval(axes, replace(line, rows=line.rows[holds]), axis, time, color)
@@ -370,7 +370,7 @@ def _knee(rows: pd.DataFrame) -> float | None:
     return float(known.iloc[0]) if len(known) and math.isfinite(known.iloc[0]) else None
 
 
-def _legend(figure: Figure, panels: Sequence[Axes], lines: Sequence[Curve], theme: Theme) -> None:
+def _legend(figure: Figure, panels: Sequence[Axes], lines: Sequence[SweepLine], theme: Theme) -> None:
     """What dashes and rings mean, between the title and the panels."""
     every = (each for panel in panels for each in panel.lines)
     drawn = [str(each.get_gid()) for each in every if np.isfinite(np.asarray(each.get_ydata(), dtype=float)).any()]
@@ -392,7 +392,7 @@ def _legend(figure: Figure, panels: Sequence[Axes], lines: Sequence[Curve], them
     figure.set_layout_engine(ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06, wspace=0.04, rect=(0.0, 0.0, 1.0, room)))
 
 
-def _load_words(lines: Sequence[Curve], axis: str) -> str:
+def _load_words(lines: Sequence[SweepLine], axis: str) -> str:
     """What becomes of each line's times over the loads that hold, its knee, and what is beyond."""
     told = []
     for line in lines:
@@ -420,7 +420,7 @@ def pareto(table: pd.DataFrame, theme: Theme) -> Picture:
     holds, front = why_not(rows) == "", pareto_front(rows, goals).sort_values(x)
     counts = (name for name in ("batch", "concurrency", "rate") if name in rows)
     axis = next((name for name in counts if rows[name][holds].nunique() > 1), "")
-    found = [Curve(label, part.sort_values(x)) for label, part in _groups(rows[holds], axis)]
+    found = [SweepLine(label, part.sort_values(x)) for label, part in _groups(rows[holds], axis)]
     of = dict[str, list[pd.DataFrame]]()
     for line, kind in zip(found, kinds(found), strict=True):
         of.setdefault(kind, []).append(line.rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rooflinekit.model.graph.cells import Block, Cell, Column, Page, composed
+from rooflinekit.model.graph.cells import Cell, CellBlock, CellPage, Column, composed
 from rooflinekit.model.graph.trace import bare
 from rooflinekit.report.workbook.data import Constants
 from rooflinekit.report.workbook.inputs import Inputs
@@ -28,14 +28,14 @@ class Found:
         return self.column.cell(self.outputs.get(name, 0.0))
 
 
-def block_of(book: Book, offers: Offers) -> Block:
+def block_of(book: Book, offers: Offers) -> CellBlock:
     """The sheet Points."""
     note = "A column each: static batches, all prompts at once. SI units; rows of no kernel are parts of the next."
     sheet = book.sheet(_NAME, "Operating points", note)
     sheet.widths(12, 26, 14)
     sheet.page.set_column(_FIRST, 400, 14)
     sheet.page.freeze_panes(_HEAD + 1, _FIRST)
-    return Block(offers.outputs.values(), _HEAD + 1, {entry.node for entry in offers.merge.parameters.values()})
+    return CellBlock(offers.outputs.values(), _HEAD + 1, {entry.node for entry in offers.merge.parameters.values()})
 
 
 @dataclass
@@ -46,13 +46,13 @@ class Calculation:
     offers: Offers
     constants: Constants
     inputs: Inputs
-    block: Block
+    block: CellBlock
     of: str = ""  #: whose columns these are, where it is not the chosen one
 
     def __post_init__(self) -> None:
         sheet, constants = self.book.sheet(_NAME), self.constants
         put = lambda row, column, cell: sheet.put(row, _FIRST + column, cell, "general")  # noqa: E731 - short
-        self._fixed = self._column("of the plan", {}, Page(constants.cells, constants.tables, put))
+        self._fixed = self._column("of the plan", {}, CellPage(constants.cells, constants.tables, put))
         self.gpus = self._fixed.cell(self.offers.outputs["gpus"])
 
     def point(self, head: str, batch: Cell, isl: Cell, osl: Cell) -> Found:
@@ -62,11 +62,11 @@ class Calculation:
         valid = every([*map(at_least_one, (batch, isl, osl)), composed("<", cached, isl)])
         return Found(self._column(head, sizes, self._fixed), self.offers.outputs, valid)
 
-    def _column(self, head: str, inputs: Mapping[str, Cell], before: Column | Page) -> Column:
+    def _column(self, head: str, inputs: Mapping[str, Cell], before: Column | CellPage) -> Column:
         return Column(self.block, f"{self.of} {head}".strip(), inputs, before)
 
 
-def write_labels(book: Book, offers: Offers, block: Block) -> None:
+def write_labels(book: Book, offers: Offers, block: CellBlock) -> None:
     """Heads of columns, and what each row is: a part of a kernel's time, a result, or a quantity with a name."""
     sheet = book.sheet(_NAME)
     sheet.heads(_HEAD, ("step", "kernel", "quantity", *block.heads))

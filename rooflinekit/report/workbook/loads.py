@@ -97,7 +97,7 @@ class Cached(Demand):
         return replace(super().asked(seed), cached=self.tokens)
 
 
-class Piece(NamedTuple):
+class LoadPiece(NamedTuple):
     """A deployment by names, the traffic with its objectives, and requests that its process has to play in all."""
 
     model: str
@@ -120,14 +120,14 @@ class Piece(NamedTuple):
         )  # fmt: skip
 
 
-def play_ladders(pieces: Sequence[Piece], workers: int = 1) -> Iterator[Ladder]:
+def play_ladders(pieces: Sequence[LoadPiece], workers: int = 1) -> Iterator[Ladder]:
     """Play deployments, in processes where there are many."""
     workers = max(min(workers, len(pieces) // _EACH), 1)
     requests = len(pieces) * STEADY * _PLAYS // workers
     return execute(play_ladder, (each._replace(requests=requests) for each in pieces), workers)
 
 
-def play_ladder(piece: Piece) -> Ladder:
+def play_ladder(piece: LoadPiece) -> Ladder:
     """Size one deployment, and play its curve up to the first rung at which requests pile up."""
     prepare(piece.requests)
     question, found = piece.question, Found()

@@ -25,7 +25,7 @@ from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.time import ENDS, KernelTime
 from rooflinekit.model.types.workload import Workload
-from rooflinekit.report.workbook.loads import P95, Cached, Ladder, Piece, play_ladders
+from rooflinekit.report.workbook.loads import P95, Cached, Ladder, LoadPiece, play_ladders
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.calibration.evidence import evidence
 
@@ -60,7 +60,7 @@ def _kernels(step: StepTime) -> Iterable[tuple[str, KernelTime]]:
         yield (name if seen[name] == 1 else f"{name} {seen[name]}"), kernel
 
 
-class Tracing:
+class WorkbookTracing:
     """Traces deployments, and remembers which nodes are the times of which kernel."""
 
     def __init__(self) -> None:
@@ -183,9 +183,9 @@ class Planned:
         """Objectives of the yellow cells."""
         return Objective("ttft", P95, self.ttft_ms / 1e3), Objective("tpot", P95, self.tpot_ms / 1e3)
 
-    def piece(self, found: Resolved, model: str, gpu: str, scenario: Mapping[str, Any]) -> Piece:
+    def piece(self, found: Resolved, model: str, gpu: str, scenario: Mapping[str, Any]) -> LoadPiece:
         """A deployment that serves it."""
-        return Piece(model, gpu, scenario, self.demand(found), self.slo, self.headroom, self.confidence)
+        return LoadPiece(model, gpu, scenario, self.demand(found), self.slo, self.headroom, self.confidence)
 
 
 @dataclass(frozen=True)
@@ -278,7 +278,7 @@ def make_offers(choices: Choices, planned: Planned) -> Offers:
     lists |= {name: values for name, values in degrees.items() if name == "tp" or values != (1,)}
     lists |= {name: tuple(dict.fromkeys(map(_format, getattr(choices, name)))) for name in ("weights", "kv")}
     common = {**choices.scenario, "engine": choices.engine, "calibration": choices.calibration}
-    tracing, entries = Tracing(), list[Offer]()
+    tracing, entries = WorkbookTracing(), list[Offer]()
     runs: dict[tuple[str | int, ...], Resolved] = {}
     names: dict[tuple[str | int, ...], tuple[str, str, Mapping[str, Any]]] = {}
     notes = dict.fromkeys(text for _, found in models.values() for text in found.warnings)

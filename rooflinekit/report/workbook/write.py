@@ -36,7 +36,7 @@ _YEARS = 6
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedCells:
     """Served load behind the costs: whether anything runs, accelerators, requests a second, power of one [W]."""
 
     runs: Cell
@@ -46,7 +46,7 @@ class Served:
 
 
 @dataclass(frozen=True)
-class Fleet:
+class FleetCells:
     """Basis of a fleet's size: requests at the peak, the curve of one replica, its accelerators.
 
     made: requests at the peak for which it was played; runs: whether a replica keeps the objectives at some load.
@@ -59,7 +59,7 @@ class Fleet:
     runs: Cell
 
     @classmethod
-    def of(cls, inputs: Inputs, curve: Curve, gpus: Cell, made: float) -> Fleet:
+    def of(cls, inputs: Inputs, curve: Curve, gpus: Cell, made: float) -> FleetCells:
         """Fleet of replicas with this curve."""
         peak = inputs.rate * inputs["peak"]
         return cls(peak, curve, gpus, made, when(curve.runs, curve.capacity > 0.0, literal(False)))
@@ -89,7 +89,7 @@ def fleet_status(calculation: Calculation) -> Cell:
 
 def write_fleet(
     book: Book, calculation: Calculation, curve: Curve, headrooms: Sequence[float], planned: Planned
-) -> Served:  # fmt: skip
+) -> ServedCells:  # fmt: skip
     """Replicas for the peak, how busy they are, what users meet; and the same for other headrooms."""
     note = "Loads are played, at the rates of sheet Curves; between them stand straight lines."
     sheet = book.sheet("Fleet", "Fleet: replicas for the peak", note)
@@ -97,7 +97,7 @@ def write_fleet(
     inputs, lines, gpus, load = calculation.inputs, Lines(book, sheet), calculation.gpus, curve.load
     lines.section("Demand")
     rate = lines.add("rate", "Requests, average hour", inputs.rate, "1/s", "three")
-    fleet = Fleet.of(inputs, curve, gpus, planned.peak_rate)
+    fleet = FleetCells.of(inputs, curve, gpus, planned.peak_rate)
     peak = lines.add("peak_rate", "Requests, busiest hour", fleet.peak, "1/s", "three")
     lines.section("One replica")
     lines.add("fleet_status", "Memory", fleet_status(calculation), "", "status", "OOM: not one request fits")
@@ -125,7 +125,7 @@ def write_fleet(
     average = curve.at("fleet in the average hour", shown(runs, rate / replicas))
     if headrooms:
         _by_headroom(Lines(book, sheet, lines.row + 2), inputs, fleet, headrooms)
-    return Served(runs, all_gpus, rate, average["watts"])
+    return ServedCells(runs, all_gpus, rate, average["watts"])
 
 
 def _at_peak(lines: Lines, inputs: Inputs, met: Mapping[str, Cell]) -> None:
@@ -144,7 +144,7 @@ def _at_peak(lines: Lines, inputs: Inputs, met: Mapping[str, Cell]) -> None:
     lines.add("queue_ms", "Wait before the first step", met["queue"], "ms")
 
 
-def _by_headroom(lines: Lines, inputs: Inputs, fleet: Fleet, headrooms: Sequence[float]) -> None:
+def _by_headroom(lines: Lines, inputs: Inputs, fleet: FleetCells, headrooms: Sequence[float]) -> None:
     """Write the fleet for other headrooms."""
     book, sheet, row = lines.book, lines.sheet, lines.row
     sheet.band(row, "The same with other headrooms", 8)
@@ -171,7 +171,7 @@ def _by_headroom(lines: Lines, inputs: Inputs, fleet: Fleet, headrooms: Sequence
     draw(book, "bars", Area(sheet, row + 1, last, (2,)), told, (last + 2, 0))
 
 
-def write_tco(book: Book, inputs: Inputs, offers: Offers, served: Served) -> None:
+def write_tco(book: Book, inputs: Inputs, offers: Offers, served: ServedCells) -> None:
     """Write the cost of the fleet, rented and owned."""
     told = "The fleet of sheet Fleet, all year round. Engineers, network transit and software are left out."
     sheet = book.sheet("TCO", "Total cost of ownership", told)
@@ -190,7 +190,7 @@ def write_tco(book: Book, inputs: Inputs, offers: Offers, served: Served) -> Non
     _by_year(book, sheet, lines.row + 1, inputs, (rented, energy, gpus * inputs["capex"]))
 
 
-def _running(lines: Lines, inputs: Inputs, offers: Offers, served: Served) -> tuple[Cell, Cell]:
+def _running(lines: Lines, inputs: Inputs, offers: Offers, served: ServedCells) -> tuple[Cell, Cell]:
     """Power at the meter, and rent; "n/a" where a price or a power is not known."""
     at = [gpu.name for gpu in offers.gpus].index(inputs["gpu"].value)
     rival, unknown = offers.rivals[at], "0: not known, enter yours on sheet GPUs or Inputs"
@@ -278,7 +278,7 @@ def write_comparison(
     for row, rival in enumerate(offers.rivals, _HEAD + 1):
         calculation, curve = calculations[rival.gpu.name], curves[rival.gpu.name]
         price = price_of(offers, inputs, literal(float(row - _HEAD)), rival)
-        fleet = Fleet.of(inputs, curve, calculation.gpus, planned.peak_rate)
+        fleet = FleetCells.of(inputs, curve, calculation.gpus, planned.peak_rate)
         costs.append(_compared(sheet, row, calculation, fleet, price))
     _rank(sheet, costs)
     status_colours(book, sheet, (_HEAD + 1, 2, last, 2))
@@ -294,7 +294,7 @@ def write_comparison(
     draw(book, "bars", Area(sheet, _HEAD, last, (_HOUR,)), titles, (last + 4, 0))
 
 
-def _compared(sheet: Sheet, row: int, calculation: Calculation, fleet: Fleet, price: Cell) -> tuple[Cell, Cell]:
+def _compared(sheet: Sheet, row: int, calculation: Calculation, fleet: FleetCells, price: Cell) -> tuple[Cell, Cell]:
     """One row; the answer is its cost and its evidence."""
     inputs, constants, rate = calculation.inputs, calculation.constants, calculation.inputs.rate
     curve, name = fleet.curve, calculation.of
@@ -377,7 +377,7 @@ _COLOURS = {"Inputs": "#FFC000", **dict.fromkeys(_READ[1:9], "#1F3864"), "Notes"
 
 
 @dataclass(frozen=True)
-class Built:
+class BuiltWorkbook:
     """Written workbook: combinations that can be run, and those that cannot with the reason."""
 
     offered: int
@@ -385,7 +385,9 @@ class Built:
     bytes: int
 
 
-def write_workbook(path: Path, choices: Choices, planned: Planned, force: bool = True, workers: int = 1) -> Built:
+def write_workbook(
+    path: Path, choices: Choices, planned: Planned, force: bool = True, workers: int = 1
+) -> BuiltWorkbook:
     """Write a workbook with live formulas.
 
     Args:
@@ -403,7 +405,7 @@ def write_workbook(path: Path, choices: Choices, planned: Planned, force: bool =
         file.set_properties({"title": "Capacity of an LLM deployment", "author": f"rooflinekit {__version__}"})
         _fill(Book.of(file), offers, choices, planned, workers)
     refused = tuple((entry.key, entry.reason) for entry in offers.entries if entry.traced is None)
-    return Built(len(offers.entries) - len(refused), refused, path.stat().st_size)
+    return BuiltWorkbook(len(offers.entries) - len(refused), refused, path.stat().st_size)
 
 
 def _fill(book: Book, offers: Offers, choices: Choices, planned: Planned, workers: int) -> None:

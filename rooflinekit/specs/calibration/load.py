@@ -51,7 +51,7 @@ SERVED = "/served"
 _USUAL = "assumption: usual parameters of measured ones, within a factor of 3"
 
 
-class _File(Layout):
+class _CalibrationFile(Layout):
     """The keys of a calibration file; what programs wrote without quotes is a text too."""
 
     name: Any
@@ -64,7 +64,7 @@ class _File(Layout):
     defaults: Mapping[str, str]
     families: Mapping[str, Any]
     serving: Any = None
-    power: _Power | None = None
+    power: _PowerFactors | None = None
 
 
 class _Correction(Layout):
@@ -72,7 +72,7 @@ class _Correction(Layout):
     percent: Any
 
 
-class _Power(Layout):
+class _PowerFactors(Layout):
     """Factors of the accelerator's law, from so many kernels; errors on shapes left out of the law and of them."""
 
     running: float
@@ -192,7 +192,7 @@ def read_calibration(path: Path) -> Calibration:
     Raises SpecError naming file, key and value: unknown or missing key, parameter outside its physical bounds.
     """
     root = Section(path, "", read_yaml(path))
-    file = root.read(_File)
+    file = root.read(_CalibrationFile)
     if file.form != FORM:
         root.refuse("form", f"{file.form!r} is not known; known: {FORM}")
     listed = root.section("families")

@@ -88,7 +88,7 @@ class ServingHeading:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedCosts:
     """Costs, their standard errors, and what to say of each: what it was, and how much of its value is the files'."""
 
     costs: StepCosts
@@ -133,7 +133,7 @@ def _error(errors: Section, key: str) -> float:
     return value if value else errors.refuse(key, f"{value!r} is not a number above 0")
 
 
-def with_serving(text: str, heading: ServingHeading, files: Sequence[ServedFile], fitted: Fitted) -> str:
+def with_serving(text: str, heading: ServingHeading, files: Sequence[ServedFile], fitted: FittedCosts) -> str:
     """The text of a calibration file with this `serving` section in place of any that it had."""
     whole = re.sub(_NAME, r"name: \1--served", re.sub(_OLD, "", text), count=1)
     lines = [*_COMMENT, f"{KEY}:", *(f'  {key}: "{getattr(heading, key)}"' for key in _TEXTS[:-1])]

@@ -37,7 +37,7 @@ def read_vision(config: Mapping[str, Any], text: int, origin: str) -> Vision | N
     row = {**towers[name], **row, **row.get(name, {}), "sizes": towers[name]["sizes"] | row.get("sizes", {})}
     if any(tower.get(key) for key in row.get("without", ())):
         return None
-    reader = _Reader(config, tower, origin, {"text": text})
+    reader = _TowerReader(config, tower, origin, {"text": text})
     return reader.vision(row)
 
 
@@ -53,7 +53,7 @@ def _row(model_type: object) -> dict[str, Any] | None:
 
 
 @dataclass(frozen=True)
-class _Reader:
+class _TowerReader:
     """A config while its tower is read; `known` grows by the sizes that were found."""
 
     config: Mapping[str, Any]
