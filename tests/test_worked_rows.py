@@ -7,7 +7,9 @@ from math import comb
 
 import pytest
 
+from rooflinekit.decision.planning.demand import read_demand
 from rooflinekit.estimation.estimator import resolve
+from rooflinekit.model.cache import _state_bytes
 from rooflinekit.model.kernels.collective import SCALED, exchange_tiers
 from rooflinekit.model.kernels.moe import Experts
 from rooflinekit.model.kernels.operation import Step
@@ -18,6 +20,7 @@ from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import LoadErrors, StepCosts
 from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.model.types.model import GatedConvolution, GatedDeltaNet, LightningAttention, Mamba, Mamba2, Rwkv7
 from rooflinekit.model.types.time import KernelTime
 
 
@@ -87,3 +90,27 @@ def test_neighbours_hide_a_share_of_a_launch():
     assert (found.low, found.high) == pytest.approx((13e-6, 28e-6))
     later = changed(replace(timed, kernel=replace(kernel, gpus=2, count=3)), costs)
     assert (later.expected, later.overhead) == pytest.approx((39e-6, 24e-6))
+
+
+@pytest.mark.parametrize(("mixer", "tp", "held"), [
+    # a state of 4 B an element, and inputs of the convolution before the last, 2 B each; channels x (taps - 1)
+    (GatedDeltaNet(16, 32, 128, 128, 4), 1, 32 * 128 * 128 * 4 + (2 * 16 * 128 + 32 * 128) * 3 * 2),
+    (GatedDeltaNet(16, 32, 128, 128, 4), 4, (32 * 128 * 128 * 4 + (2 * 16 * 128 + 32 * 128) * 3 * 2) / 4),
+    (LightningAttention(64, 128), 4, 64 * 128 * 128 * 4 / 4),
+    # 32 heads of 64; the last input of two blocks of 2,048 is whole on every rank
+    (Rwkv7(32, 64, 64, 64, 128, 32), 2, 32 * 64 * 64 * 4 / 2 + 2 * 2048 * 2),
+    (GatedConvolution(2048, 3), 2, 2048 / 2 * 2 * 2),
+    (Mamba(8192, 16, 4, 256), 2, 8192 * 16 * 4 / 2 + 8192 / 2 * 3 * 2),
+    # 128 heads of 64 are 8,192 channels; 8 groups on 16 ranks: each rank has one, with B and C of 128
+    (Mamba2(128, 64, 8, 128, 4), 16, 8192 * 128 * 4 / 16 + (8192 / 16 + 2 * 128) * 3 * 2),
+    (Mamba2(128, 64, 8, 128, 4), 2, 8192 * 128 * 4 / 2 + (8192 / 2 + 2 * 4 * 128) * 3 * 2),
+], ids=lambda value: type(value).__name__ if hasattr(value, "kind") else str(value))  # fmt: skip
+def test_a_recurrent_state_by_hand(mixer, tp, held):
+    assert _state_bytes(mixer, tp) == pytest.approx(held, rel=1e-12)
+
+
+def test_prompts_of_sessions_end_at_the_context_that_is_asked_for():
+    """First prompts of 100,000 tokens are cut to a context of 8,192, and whole where nobody says one."""
+    asked = {"rate": 1.0, "sessions": "chat:turns=3,first=100000"}
+    assert read_demand(asked | {"max_context": 8192}).isl.quantile(1.0) <= 8192
+    assert 100_000 <= read_demand(asked).isl.quantile(1.0) <= 131_072
