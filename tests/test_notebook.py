@@ -10,6 +10,7 @@ import pytest
 
 import rooflinekit as rk
 from rooflinekit.report.document import Facts, Fixed, Items, Section, Table, Words, html_text, markdown_text, plain_text
+from rooflinekit.report.request import Waterfall
 
 RESULTS = {
     "estimate": lambda: rk.estimate("llama3-8b", batch=32),
@@ -47,6 +48,20 @@ ALLOWED = {
     "text",
     "style",
 }
+WRITTEN = {"class", "style", "open", "scope"}
+DRAWN = {
+    "viewbox",
+    "width",
+    "height",
+    "x",
+    "y",
+    "fill",
+    "font-size",
+    "font-family",
+    "text-anchor",
+    "role",
+    "aria-label",
+}
 LEFT_OPEN = {"br"}  # which has no end tag
 
 
@@ -61,7 +76,7 @@ class Reader(HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         self.seen.add(tag)
-        assert all(name in ("class", "style", "open", "scope") for name, _ in attrs)
+        assert {name for name, _ in attrs} <= (DRAWN if tag in ("svg", "rect", "text") else WRITTEN)
         if tag not in LEFT_OPEN:
             self.open.append(tag)
 
@@ -114,7 +129,8 @@ def test_a_name_cannot_inject(name, tmp_path):
 
 @pytest.mark.parametrize("evil", ["<script>x</script>", "## <b>", "| <i> |", "- <u>", "```\n<s>\n```", "`<q>`"])
 def test_every_block_is_escaped(evil):
-    blocks = [Words(evil), Items(evil), Facts((evil, evil)), Table([evil], [[evil]]), Fixed([evil])]
+    blocks = [Words(evil), Items(evil), Facts((evil, evil)), Table([evil], [[evil]]), Fixed([evil]),
+              Waterfall(evil, [(evil, 0.5, evil)])]  # fmt: skip
     assert not {"script", "i", "u", "s", "q"} & read(html_text([Section(evil, blocks), Section(evil, [])], True)).seen
 
 
