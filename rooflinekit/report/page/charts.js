@@ -336,9 +336,10 @@ function frontsOption(points, tints, more) {  // a front for each accelerator, w
   const option = base(), lines = [...new Set(points.map((point) => point.line))].map((line) => points.filter((point) => point.line === line)), sorted = (data) => [...data].sort((a, b) => a.value[0] - b.value[0]);
   option.tooltip.formatter = ({ data }) => data?.said ?? "";
   option.grid = { ...option.grid, right: 26, left: small() ? 60 : 76 };
+  const roomy = (x) => more.wide * Math.log(x / more.x.min) / Math.log(more.x.max / more.x.min) > 130;  // for a name before a point
   const rest = lines.map((data) => ({ type: "line", name: "rest", data: sorted(data), symbol: "circle", symbolSize: 3, z: 1, lineStyle: { width: 0.7, color: colour("line") }, itemStyle: { color: colour("line") } }));
   const fronts = [...tints].map(([name, tint]) => ({
-    type: "line", name, data: frontOf(points.filter(({ group }) => group === name), more.up).map((point, place) => ({ ...point, label: { show: !small(), position: place ? (more.up < 0 ? "bottom" : "top") : "left", distance: 4, formatter: place ? point.tick : `${name}  ${point.tick}`, ...text(place ? 11 : 12), color: colour(place ? "soft" : "ink"), ...outlined() } })), symbol: "circle", symbolSize: 7, z: 3,
+    type: "line", name, data: frontOf(points.filter(({ group }) => group === name), more.up).map((point, place) => ({ ...point, label: { show: !small(), ...(place || !roomy(point.value[0]) ? { position: more.up < 0 ? "bottom" : "top", align: place ? "center" : "left" } : { position: "left" }), distance: 4, formatter: place ? point.tick : `${name}  ${point.tick}`, ...text(place ? 11 : 12), color: colour(place ? "soft" : "ink"), ...outlined() } })), symbol: "circle", symbolSize: 7, z: 3,
     lineStyle: { width: 2.2, color: shaded(tint) }, itemStyle: { color: shaded(tint) }, labelLayout: { hideOverlap: true },
   }));
   const here = { type: "scatter", silent: true, data: [more.here], symbolSize: 18, itemStyle: { color: "transparent", borderColor: colour("ink"), borderWidth: 2 }, z: 6 };

@@ -144,7 +144,7 @@ function shares() {
 }
 function showBar(view) {
   const times = felt(view), entry = (value, title) => make("span", title, {}, make("b", value));
-  byId("bar").replaceChildren(...[[asTime(times.tpot.time), "time per token"], [asTime(times.ttft.time), "first token"], [`${three(times.rateEach)} tok/s`, "each GPU"], [view.memory.fits ? `${asShare(view.memory.total / view.memory.capacity)} full` : "does not fit", "memory"]].map(([value, title]) => entry(value, title)));
+  byId("bar").replaceChildren(...[[asTime(times.tpot.time), "per token"], [asTime(times.ttft.time), "first token"], [`${three(times.rateEach)} tok/s`, "each GPU"], [view.memory.fits ? `${asShare(view.memory.total / view.memory.capacity)} full` : "does not fit", "memory"]].map(([value, title]) => entry(value, title)));
 }
 
 // ---- heading, answer, facts and notes: Python wrote those of the first state, and the sentences of all others
@@ -341,13 +341,13 @@ function drawFront(view, points) {
   const gpus = [...new Set(fitting.map((point) => point.group))], named = gpus.sort((a, b) => share(b) - share(a)).filter((gpu) => gpus.length <= TINTS.length || share(gpu) > 0).slice(0, TINTS.length), tints = tintsOf(named);
   const within = (place, name, label) => axis({ axis: { type: "log", name, nameGap: 30, ...around(fitting.map((point) => point.value[place])) }, label: { formatter: (value) => niceLog(value, label) } });
   byId("pareto").parentElement.hidden = byId("interactivity").parentElement.hidden = !fitting.length;
-  C.pareto.show("Best trade-offs of tokens a second of each user and of each GPU, over the deployments of this model.", () => frontsOption(fitting, tints, { x: within(0, "tokens/s each user", three), y: within(1, "", plain), here: [view.rateUser, view.rateEach], least, up: 1 }),
+  C.pareto.show("Best trade-offs of tokens a second of each user and of each GPU, over the deployments of this model.", () => frontsOption(fitting, tints, { x: within(0, "tokens/s each user", three), y: within(1, "", plain), here: [view.rateUser, view.rateEach], least, up: 1, wide: C.pareto.wide }),
     () => [["deployment", "tokens/s each user", "tokens/s each GPU"], ...front.map((point) => [point.said.split("\n").slice(0, 2).join("; "), ...point.value])]);
   byId("interactivity").replaceChildren(interactivityTable(fitting, named, (pinned ?? view.at).gpu));
   const bills = fitting.filter((point) => point.dollars).map((point) => ({ ...point, value: [point.value[0], point.dollars], said: `${asDollars(point.dollars)} a million output tokens\n${point.said}` }));
   byId("bill").closest(".figure").hidden = !bills.length || Boolean(DATA.pool);
   const y = () => axis({ axis: { type: "log", ...around(bills.map((point) => point.value[1])) }, label: { formatter: (value) => niceLog(value, asPrice) } });
-  if (bills.length && !DATA.pool) C.bill.show("$ per million output tokens against the speed of each user.", () => frontsOption(bills, tints, { x: within(0, "tokens/s each user", three), y: y(), here: [view.rateUser, priceOf(view) ? dollars({ ...view, load: undefined }) : 1], least, up: -1 }),
+  if (bills.length && !DATA.pool) C.bill.show("$ per million output tokens against the speed of each user.", () => frontsOption(bills, tints, { x: within(0, "tokens/s each user", three), y: y(), here: [view.rateUser, priceOf(view) ? dollars({ ...view, load: undefined }) : 1], least, up: -1, wide: C.bill.wide }),
     () => [["deployment", "tokens/s each user", "$ per million output tokens"], ...bills.map((point) => [point.said.split("\n").slice(1, 3).join("; "), ...point.value])]);
   for (const id of ["pareto-key", "bill-key"]) key(id, [...named.map((gpu) => [gpu, tints.get(gpu)]), ["the rest", "line"]]);
 }
