@@ -91,7 +91,7 @@ def read_intervals(path: Path) -> list[Interval]:
     if text.lstrip()[:1] == "{":
         why = f"no line is a request with {WANTED}; docs/watch.md has the other names"
     elif _EXPOSITION.search(text):
-        why = "is one page without the time of its scrape: `rooflinekit compare` reads it; here give the server's address"
+        why = "is one page without the time of its scrape: `rooflinekit compare` reads it; else give the address"
     raise SpecError(f"{path}: {why}")
 
 
