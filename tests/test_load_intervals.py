@@ -103,13 +103,13 @@ def test_a_version_is_doubted_by_its_distance_from_measured_ones():
 
 
 def test_where_few_percent_of_the_cache_decide_both_sides_count():
-    """50 users of 51 places, of which two are lost with 5 % of the cache: the high end is of those who wait."""
+    """51 users of 52 places, of which two are lost with 5 % of the cache: the high end is of those who wait."""
     small = predictor_with(ENGINE, memory_fraction=0.3)
-    clear, edge = (play_load(small, AskedLoad(Fixed(1024), Fixed(256), users)) for users in (44, 50))
-    assert edge.places == 51
+    clear, edge = (play_load(small, AskedLoad(Fixed(1024), Fixed(256), users)) for users in (44, 51))
+    assert edge.places == 52
     near, far = clear.reaches["ttft"], edge.reaches["ttft"]
     assert ROOM in far.causes and ROOM not in near.causes
-    assert far.ends[1] > near.ends[1] + math.log(1.02)
+    assert far.ends[1] > near.ends[1]
 
 
 @given(

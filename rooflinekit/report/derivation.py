@@ -194,7 +194,7 @@ def folded(node: Node, depth: int, shown: set[int]) -> str:
     if id(node.children) in shown:
         return f"<div class=leaf>{head} (above)</div>"
     shown.add(id(node.children))
-    lines = f"<p><code>{escape(node.formula)}</code></p>" if node.formula else ""
+    lines = f"<p><code>{escape(_pretty(node.formula))}</code></p>" if node.formula else ""
     inside = "".join(folded(child, depth - 1, shown) for child in node.children)
     return f"<details><summary>{head}</summary><div class=below>{lines}{source}{inside}</div></details>"
 

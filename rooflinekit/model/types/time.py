@@ -73,7 +73,7 @@ class Time:
         """The same with its 80 % interval, where errors are normal: 1.2816 standard errors in place of 1.645.
 
         >>> round(Time(1.0, 0.1, 1.0 / 1.5, 1.5).nearer().high, 3)
-        1.372
+        1.371
         """
         low, high = (self.expected * (end / self.expected) ** _INNER for end in (self.low, self.high))
         return Time(self.expected, self.bound, low, high)
