@@ -18,7 +18,8 @@ TOP = {
     "version": str, "model": str, "gpu": str, "engine": str, "level": str, "calibration": dict, "evidence": str,
     "interval_tested": str, "inputs": dict, "ttft_ms": float, "tpot_ms": float, "e2e_ms": float, "output_tok_s": float,
     "output_tok_s_per_gpu": float, "output_tok_s_per_user": float, "interval": dict, "interval80": dict, "doubt": dict,
-    "bound": dict, "memory": dict, "prefill": dict, "decode": dict, "provenance": list, "warnings": list, "measure": list,
+    "bound": dict, "memory": dict, "prefill": dict, "decode": dict, "provenance": list, "warnings": list,
+    "measure": list,
 }  # fmt: skip
 MEMORY = {
     "fits": bool, "capacity_bytes": float, "weight_bytes": float, "kv_bytes": float, "activation_bytes": float,
