@@ -271,6 +271,28 @@ def test_memory_and_matrix_units_choose_a_donor_and_not_the_name(gpu, donor):
     assert chosen.accelerator == donor
 
 
+@pytest.mark.parametrize(("gpu", "lender"), [("a10", "l40s"), ("rtx-3090-ti", "l40s"), ("rtx-3090", "a40")])
+def test_collectives_come_over_links_of_the_same_kind(gpu, lender):
+    """Cards without NVLink take those of an L40S, and one with a bridge an A40's; kernels are an A40's for all."""
+    card = load_accelerator(gpu).value
+    chosen, _ = choose_calibration(card, "vllm")
+    assert chosen.accelerator in ("a40", gpu)
+    found, lent = (
+        {key: fit.regimes for key, fit in each.families.items() if key.startswith("collective")}
+        for each in (chosen, load_calibration(f"{lender}--vllm"))
+    )
+    assert found == lent
+
+
+def test_latent_attention_with_a_number_of_heads_that_nobody_measured_is_wider_and_said():
+    """GLM-4.7-Flash has 20 heads: under SGLang on B200 a token took 2.3 times what kernels of 16 or 32 take."""
+    asked = {"gpu": "b200-sxm", "engine": "sglang", "batch": 16}
+    odd, even = (rk.estimate(model, tp=tp, **asked) for model, tp in (("glm-4.7-flash", 1), ("deepseek-v3", 8)))
+    assert [any("20 run padded" in note for note in each.warnings) for each in (odd, even)] == [True, False]
+    spans = [high / low for low, high in (each.interval["tpot_ms"] for each in (odd, even))]
+    assert spans[0] > 1.1 * spans[1]
+
+
 @pytest.mark.parametrize(("gpu", "measured"), [("h200-sxm", True), ("mi300x", False)])
 def test_an_exchange_that_nobody_measured_is_called_an_assumption(gpu, measured):
     found = rk.estimate("deepseek-v3", gpu, tp=1, dp=16, ep=16, batch=1024, all_to_all="deepep", allow_oom=True)

@@ -26,7 +26,7 @@ from rooflinekit.model.types.kernel import (
     S,
     SteplessGemmShape,
 )
-from rooflinekit.model.types.numeric import Numeric, choose, lattice, log2, maximum
+from rooflinekit.model.types.numeric import Numeric, ceil, choose, fails, lattice, log2, maximum
 
 
 @dataclass(frozen=True)
@@ -313,8 +313,8 @@ def odd_heads(kernel: Kernel) -> bool:
     """
     if kernel.family not in ("mla_decode", "mla_prefill") or not isinstance(kernel.shape, AttentionShape):
         return False
-    heads = int(float(kernel.shape.heads))
-    return heads & (heads - 1) != 0
+    heads = kernel.shape.heads
+    return fails(2.0 ** ceil(log2(heads)) == heads)
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,8 @@ def stand_in(
         own = {key: fit for key, fit in lender.families.items() if key.startswith(_SENT)}
         families = {key: fit for key, fit in families.items() if not key.startswith(_SENT)}
         families |= {key: carried(fit, lender.accelerator, accelerator, reach) for key, fit in own.items()}
-        wider |= {_SENT: widening("architecture")[_SENT]}  # what chips whose links are alike differ by
+        kin = _same_maker(accelerator, lender.accelerator)
+        wider |= {_SENT: widening("architecture" if kin else reach)[_SENT]}  # over links alike, by one library
     return replace(calibration, families=families, widening=wider, power=None), note
 
 
