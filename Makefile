@@ -35,7 +35,7 @@ run: $(VENV)/core.stamp  ## install, and answer one question
 test: $(VENV)/test.stamp  ## install, and run the tests and doctests of the model and the commands (three minutes on two cores)
 	$(PYTEST) -m "not slow and not long"
 
-test-slow: $(VENV)/test.stamp  ## those that look at pages, pictures, sheets and documents, fit calibrations, or run PyTorch
+test-slow: $(VENV)/test.stamp  ## those that look at pages, pictures, sheets and documents, start servers, break files, fit calibrations, or run PyTorch
 	$(PYTEST) -m "slow and not long" tests
 
 smoke:  ## each command and the Python API, at the lowest versions that are promised

@@ -15,12 +15,13 @@ from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.calibration.load import load_calibration
 
 SLOW = (
-    "report", "validate", "serving/test_simulator_command.py",
+    "report", "validate", "planning/test_prefixes.py", "serving/test_simulator_command.py",
     "sweeping/test_sweep.py", "test_accuracy.py", "test_accuracy_serving.py", "test_calibration_fit.py",
-    "test_capacity_workbook.py", "test_docs.py", "test_engine_fit.py", "test_explain.py", "test_plots.py",
-    "test_plots_look.py", "test_shell_examples.py",
+    "test_capacity_workbook.py", "test_docs.py", "test_engine_fit.py", "test_explain.py", "test_hostile_files.py",
+    "test_plots.py", "test_plots_look.py", "test_service.py", "test_service_limits.py", "test_shell_examples.py",
 )  # fmt: skip
-"""Tests that look at pages, pictures, sheets and documents, fit calibrations, or run PyTorch: `make test-slow`."""
+"""Tests that look at pages, pictures, sheets and documents, start servers, break files, fit calibrations, or run
+PyTorch: `make test-slow`."""
 
 
 def is_slow(path: Path) -> bool:

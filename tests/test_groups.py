@@ -320,6 +320,7 @@ class TestEncodersUnderLoad:
             assert row["knee_rate"] == pytest.approx(found.load.knee_rate, rel=1e-12)
             assert rk.explain("gemma-3-4b", metric="ttft", **asked, **load).value == pytest.approx(found.ttft_ms)
 
+    @pytest.mark.slow
     def test_a_plan_chooses_how_many(self) -> None:
         """Each number is a candidate whose accelerators are all counted and paid."""
         answer = rk.plan("gemma-3-4b", rate=20, images=4, isl=100, osl=60, slo="p95 ttft<400ms", tp=[1],

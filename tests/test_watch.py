@@ -363,6 +363,7 @@ def test_one_of_two_servers_that_starts_anew_does_not_count_in_that_minute() -> 
         together([read_scrape(exposition(NOTHING, label=label), 0.0, "url") for label in labels])
 
 
+@pytest.mark.slow
 def test_a_server_that_answers_from_some_minute_on_brings_its_load_and_no_growth() -> None:
     minutes = 2 * LEARNT
     looks = after_minutes(*[AN_HOUR] * minutes)
@@ -653,6 +654,7 @@ def test_preemptions_are_named() -> None:
     assert "preemptions: 40 an interval" in watcher.answer().drifts[0].cause
 
 
+@pytest.mark.slow
 def test_stalls_hide_no_slow_down_and_are_named_when_they_grow() -> None:
     """Stalls add 5 to 25 % to the mean of a minute at random: a step that is 5 % longer is found all the same."""
     chance, noise = random.Random(5), random.Random(1)
@@ -682,6 +684,7 @@ def test_stalls_hide_no_slow_down_and_are_named_when_they_grow() -> None:
     assert parts == pytest.approx(now.tpot.measured - now.tpot.expected)
 
 
+@pytest.mark.slow
 def test_longer_prompts_are_what_moved_the_prediction() -> None:
     noise, plain = random.Random(2), USUAL
     minutes = [served(plain, 8.0, 60.0 * n, noise, 1000.0 if n < LEARNT else 3000.0) for n in range(LEARNT + 1)]

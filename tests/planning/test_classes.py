@@ -270,6 +270,7 @@ def valleys() -> Valleys:
 
 
 class TestValleys:
+    @pytest.mark.slow
     def test_the_fewest_replicas_do_it_in_time(self, valleys: Valleys) -> None:
         count = valleys.replicas()
         assert count is not None

@@ -164,6 +164,7 @@ def across() -> list[rk.PlanAnswer]:
     return [rk.plan(MODEL, ["h100-sxm", "l40s"], SLO, **asked, confidence=each) for each in (0.5, 0.7, 0.9)]
 
 
+@pytest.mark.slow
 def test_the_fleet_at_expected_times_is_the_cheapest_at_one_half(across: list[rk.PlanAnswer]) -> None:
     """Asking for 50 % says so too, whichever deployment that is."""
     even, _, sure = across
@@ -258,6 +259,7 @@ def test_objectives_add_up_and_one_thing_has_one_limit() -> None:
         rk.plan(MODEL, "h100-sxm", ["p95 ttft<1s", "p95 ttft<2s"], rate=5)
 
 
+@pytest.mark.slow
 def test_an_absurd_fleet_is_refused() -> None:
     with pytest.raises(InfeasibleError, match=r"takes [\d,]+ h100-sxm, more than 10,000"):
         rk.plan(MODEL, "h100-sxm", SLO, **QUICK, rate=500_000)

@@ -100,6 +100,7 @@ def test_no_bandwidth_helps_against_arithmetic() -> None:
         required_bandwidth("llama-3-8b", subject_to="ttft<1ms", isl=4000)
 
 
+@pytest.mark.slow
 def test_at_its_break_even_price_an_accelerator_costs_as_much() -> None:
     told: dict[str, Any] = {"rate": 20, "tp": [1], "disaggregated": False}
     gpus, slo = ["h100-sxm", "l40s"], "p95 tpot<50ms"

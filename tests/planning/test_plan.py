@@ -70,6 +70,7 @@ def _holds(scenario: dict[str, Any], load: float, replicas: int, slo: tuple[Obje
     return at.stable and all(value <= each.limit * 1e3 for each, value in felt.items())
 
 
+@pytest.mark.slow
 def test_brute_force_finds_nothing_cheaper() -> None:
     """Every fleet of every setting that costs less misses an objective where it is played."""
     answer = _plan(token_budgets=[2048, 8192], max_num_seqs=[64, 256])

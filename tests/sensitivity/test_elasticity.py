@@ -123,6 +123,7 @@ class TestSigns:
         many = slopes(predictor("llama-3-70b", "h100-sxm", None, (("tp", 8),)), Question(Workload(64.0)))
         assert many["network"].tpot < -0.001
 
+    @pytest.mark.slow
     def test_more_users_than_slots_only_wait(self) -> None:
         found = predictor("llama-3-8b", "h100-sxm", None, (("max_num_seqs", 32),))
         entries = slopes(found, loaded(256.0, 2000.0, 200.0, users=256))

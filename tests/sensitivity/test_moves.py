@@ -50,6 +50,7 @@ class TestMoves:
         assert move.ratio["ttft"] == pytest.approx((then.ttft_ms or 0) / (now.ttft_ms or 1))
         assert move.ratio["throughput"] == pytest.approx(then.output_tok_s_per_gpu / now.output_tok_s_per_gpu)
 
+    @pytest.mark.slow
     def test_at_a_rate_as_well(self) -> None:
         asked = {"rate": 6.0, "isl": 1000, "osl": 50, "isl_cv": 0.5, "requests": 300}
         found = rk.levers("llama-3-8b", gpus=[], by="tpot", prefix=0.5, **asked)
@@ -77,6 +78,7 @@ class TestMoves:
         assert move.answer.ttft_ms == pytest.approx(then.ttft_ms)
         assert move.answer.output_tok_s == pytest.approx(then.output_tok_s)
 
+    @pytest.mark.slow
     def test_a_prefix_cache_helps_under_load(self) -> None:
         found = rk.levers("llama-3-8b", gpus=[], prefix=0.8, **USERS)
         ratio = one(found, "prefix cache").ratio

@@ -68,6 +68,7 @@ def alive() -> int:
     return sum(type(thing) is Job for thing in gc.get_objects())  # no isinstance: torch warns when asked
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_finished_requests():
     """Nothing refers to a request that has ended."""
     before = alive()
