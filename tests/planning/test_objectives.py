@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflinekit.decision.planning.demand import beside, read_demand
-from rooflinekit.decision.planning.objective import METRICS, parse_objectives
+from rooflinekit.decision.planning.objective import METRICS, Felt, Objective, parse_objectives
 from rooflinekit.decision.planning.search import Space, splits
 from rooflinekit.estimation.options import read
 from rooflinekit.estimation.scenario import Traffic
@@ -34,6 +34,18 @@ def test_objectives_as_they_are_written(text: str, metric: str, share: float | N
     (objective,) = parse_objectives(text)
     assert (objective.metric, objective.share) == (metric, share)
     assert objective.limit == pytest.approx(limit, rel=1e-12)
+
+
+def test_an_objective_of_a_class_looks_at_that_class() -> None:
+    """All wait 0.5 s and the chat alone 0.1 s: a quantile q of uniform waits up to twice the mean is 2·q·mean."""
+    chat = Felt(lambda _, share: 0.1 if share is None else 0.2 * share)
+    felt = Felt(lambda _, share: 0.5 if share is None else share, classes={"chat": chat})
+    for of, mean, share in (("", 0.5, 0.3), ("chat", 0.1, 0.9999)):
+        each = Objective("ttft", None, 0.3, of)
+        assert each.value(felt) == mean
+        assert each.met(felt) == (mean <= 0.3)
+        assert Objective("ttft", 0.9, 0.3, of).value(felt) == pytest.approx(2.0 * 0.9 * mean)
+        assert Objective("ttft", 0.9, 0.3, of).attained(felt) == pytest.approx(share, abs=1e-3)
 
 
 @given(st.sampled_from(METRICS), st.integers(50, 99), st.floats(0.001, 900.0))
