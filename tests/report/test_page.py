@@ -13,6 +13,7 @@ import pytest
 from html_pages import Tags
 
 import rooflinekit as rk
+from rooflinekit.report.look import PALETTES
 from rooflinekit.report.page.front import read_against
 from rooflinekit.report.page.offers import APART
 from rooflinekit.report.page.render import LIMIT_BYTES
@@ -194,7 +195,7 @@ def test_contrast_passes_aa(theme: str) -> None:
     """WCAG 2.1: 4.5 for text, 3 for what a chart is made of; labels in bars take the better of two colours."""
     style = (PAGE / "page.css").read_text(encoding="utf-8")
     blocks = re.findall(r":root(?::not\(\.paper\))? \{([^}]*--page[^}]*)\}", style)
-    colours = dict(re.findall(r"--([a-z]+): (#[0-9a-f]{6})", blocks[theme == "dark"]))
+    colours = dict(re.findall(r"--([a-z]+): (#[0-9a-f]{6})", blocks[theme == "dark"])) | PALETTES[theme]
     for ground in ("page", "card"):
         for text in ("ink", "soft", "bad", "focus", "weights", "cache", "prefill", "decode"):
             assert contrast(colours[text], colours[ground]) >= 4.5, (text, ground)
