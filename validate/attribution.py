@@ -129,7 +129,7 @@ def attribute(events: Iterable[Event]) -> StepShares:
 
     >>> step = [Event("launch", 0, 2, "launch", 1), Event("gemm", 5, 9, "kernel", 1)]
     >>> attribute(step)
-    Spent(busy={'matrix': 4.0}, launch=5.0, host=0.0)
+    StepShares(busy={'matrix': 4.0}, launch=5.0, host=0.0)
     """
     seen = sorted(events, key=lambda event: (event.start, -event.end))
     kind = "kernel" if any(event.kind == "kernel" for event in seen) else "operator"

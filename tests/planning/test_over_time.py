@@ -125,6 +125,7 @@ class TestHours:
         assert len(over.to_frame()) == 24
         assert "less" not in over.answer  # one price, so nothing is saved by terms
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("growth", "more"), [(0.0, 0.01), (0.05, 0.2), (-0.1, 0.1)])
     def test_more_growth_never_costs_less(self, growth: float, more: float) -> None:
         less, greater = (_plan(growth=each, months=6).over_time for each in (growth, growth + more))
@@ -396,7 +397,7 @@ class TestFiles:
 
 
 class TestBudgets:
-    @pytest.mark.parametrize("profile", [None, DAY])
+    @pytest.mark.parametrize("profile", [None, pytest.param(DAY, marks=pytest.mark.long)])
     def test_nothing_more_is_paid_for(self, profile: list[float] | None) -> None:
         budget = 20_000.0
         solved = affordable(MODEL, GPU, SLO, budget, **ONE, profile=profile)

@@ -69,7 +69,7 @@ Table: TypeAlias = TextTable | ParquetTable | ScenarioSheet
 class SweepShard:
     """Part `number` of `of`: consecutive rows, so that the parts of a sweep one after the other are the whole.
 
-    >>> Shard.parse("2/3").span(10)
+    >>> SweepShard.parse("2/3").span(10)
     (3, 6)
     """
 
