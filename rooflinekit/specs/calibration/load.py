@@ -26,7 +26,7 @@ from rooflinekit.model.types.errors import SpecError, UnknownNameError, nearest_
 from rooflinekit.model.types.hardware import Accelerator, dense_clock
 from rooflinekit.model.types.kernel import FAMILIES, Family
 from rooflinekit.specs.calibration.served import KEY, read_served
-from rooflinekit.specs.files import kept, read_text, read_yaml
+from rooflinekit.specs.files import kept, parse_yaml, read_text, read_yaml
 from rooflinekit.specs.hardware import load_accelerator
 from rooflinekit.specs.places import admitted, spec_dir
 from rooflinekit.specs.section import Layout, Section
@@ -266,7 +266,8 @@ def _borrowed(section: Section, key: str, accelerator: str) -> FamilyFit:
         near = nearest_of(entry.borrowed, calibration_names())
         section.refuse("borrowed", f"no calibration {entry.borrowed!r}; nearest: {near}")
     path = calibration_path(entry.borrowed)
-    lender, key = Section(path, "", kept(read_yaml, path)).section("families"), entry.key or key
+    key = entry.key or key
+    lender = Section(path, "", _entry(path, key)).section("families")
     if key not in lender.data or "borrowed" in lender.section(key).data:
         section.refuse("borrowed", f"{entry.borrowed} has not measured {key}")
     rule = transfer_rule()["widening"]
@@ -278,6 +279,12 @@ def _borrowed(section: Section, key: str, accelerator: str) -> FamilyFit:
         section.refuse("borrowed", f"across an architecture: {error}")
     fit = carried(_family(lender, key, accelerator), entry.borrowed.partition("--")[0], here, entry.reach)
     return fit.wider(float(rule[entry.reach][key.partition("/")[0]]))
+
+
+def _entry(path: Path, key: str) -> dict[str, Any]:
+    """A shipped calibration with one of its families alone, whose lines are read without the thousands of others."""
+    lines = re.search(rf"^  {re.escape(key)}:.*\n(?:    .*\n)*", read_text(path), re.MULTILINE)
+    return {"families": (parse_yaml(lines[0]) if lines else None) or {}}
 
 
 def _form(section: Section, kind: type[TimeForm]) -> tuple[TimeForm, dict[str, float]]:
