@@ -478,3 +478,9 @@ def test_activations_that_fit_the_cache_take_no_time():
     """Not the rounding of their kernel's bound either: 19 tokens of DeepSeek-V3 fit into the L2 cache of an H100."""
     step = rk.estimate("deepseek-v3", "h100-sxm", batch=19, isl=4, osl=121, allow_oom=True).decode
     assert step.time_parts_ms["activations"] == 0.0
+
+
+def test_what_does_not_fit_is_refused_in_words_where_another_accelerator_has_no_links():
+    """Changes that would fit are checked by memory alone: a GH200 has no link over which experts could be exchanged."""
+    with pytest.raises(rk.DoesNotFitError, match="has no room for one request"):
+        rk.estimate("deepseek-v3", "h100-sxm", dp=2, ep=2, all_to_all="deepep", concurrency=8)

@@ -347,4 +347,4 @@ def _fits(predictor: Predictor, deployment: Deployment, work: Workload, system: 
         other = predictor.on(make_plan(plan.model, deployment, system or plan.system, plan.calibration, plan.engine))
     except RooflinekitError:
         return False
-    return bool(other.evaluate(work).memory.fits)
+    return bool(other.memory.evaluate(work.batch, work.longest_context, work.isl - work.cached).fits)
