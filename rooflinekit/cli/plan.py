@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rooflinekit.decision.planning.rollout import RolloutPlan
 
 _LISTS = ("engine", "weights", "kv", "tp", "pp", "ep", "dp", "token_budget", "max_num_seqs")
-_STATIC = ("batch", "cached")
+_STATIC = ("batch",)
 _SEARCHED = ("aggregated_only", "one_kind", "seed", "by")  # how fleets are searched: one needs no search
 
 

@@ -285,7 +285,7 @@ class Cost(Prefix, Lengths, Users, Layout, PurchaseOptions, Rack, Dialogues, tot
 Names = str | Sequence[str] | None
 Counts = int | Sequence[int] | None
 
-class Traffic(Lengths, Users, TiersOptions, total=False):
+class Traffic(Lengths, Prefix, Users, TiersOptions, total=False):
     """Traffic of a fleet."""
     rate: Annotated[float | None, Option("Requests a second in the mean of the day.", unit="1/s", above=True, most=1e7)]
     trace: Annotated[Path | None, Option("A trace of requests: rate, lengths and bursts come from it.")]

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from rooflinekit.load.arrivals import ClosedLoop, Drawn, Gamma, Process, Requests, open_arrivals
-from rooflinekit.load.law import full_rate
+from rooflinekit.load.law import full_rate, in_flight
 from rooflinekit.load.lengths import Length, cv
 from rooflinekit.load.played import PERCENTILES, Played, Sample, play, standard_error
 from rooflinekit.load.scene import Scene, Scheduler, scene_of
@@ -31,7 +31,10 @@ STEADY = 2000
 """Requests of an open loop, unless told."""
 
 FILLING = 5
-"""One in so many requests of an open loop fills the engine and does not count, unless the requests are told."""
+"""One in so many requests of an open loop fills the engine and does not count, unless the requests are told.
+
+Where more are in flight at once, as many fill it.
+"""
 
 CROWD = 20_000
 """Requests of a closed loop, unless told, from which each user sends fewer, but two at least."""
@@ -54,6 +57,19 @@ def usual_requests(users: int | None) -> int:
     return STEADY if users is None else min(PER_USER * users, max(CROWD, 2 * users))
 
 
+def steady_requests(in_flight: float, least: int = STEADY) -> int:
+    """Requests of an open loop with so many in flight at once: five times as many, fewer of a crowd.
+
+    >>> steady_requests(64.0), steady_requests(1000.0), steady_requests(5000.0), steady_requests(50_000.0)
+    (2000, 5000, 20000, 150000)
+    """
+    most = max(float(CROWD), 3.0 * in_flight)
+    return max(least, _HUNDRED * math.ceil(min(FILLING * in_flight, most) / _HUNDRED))
+
+
+_HUNDRED = 100
+
+
 @dataclass(frozen=True)
 class AskedLoad:
     """A load: users of a closed loop, or a rate of arrivals [1/s]; lengths; objectives [s].
@@ -61,7 +77,8 @@ class AskedLoad:
     requests, warmup: None leaves them to the protocol; burstiness: variation of the gaps of an open loop; cached:
     mean tokens of a prompt that are in the cache already, the same share of each; prompts: different ones, which are
     sent again and again and stay in the cache (0: no two are equal); source: draws requests that are more than lengths,
-    by how they come, their number and the seed.
+    by how they come, their number and the seed; least: requests of an open loop, unless told, where few are in flight;
+    in_flight: those that run at once, by the law, which fill the engine first (0: not known).
     """
 
     isl: Length
@@ -77,6 +94,25 @@ class AskedLoad:
     cached: float = 0.0
     prompts: int = 0
     source: Callable[[Process, int, int], Drawn] | None = None
+    least: int = STEADY
+    in_flight: float = 0.0
+
+    def on(self, scene: Scene) -> AskedLoad:
+        """The load with as many requests as fill a deployment and show it steady, where nobody says how many.
+
+        Of an overload nothing is steady: it is played as long as where few are in flight.
+        """
+        if self.rate is None or self.requests is not None or self.rate >= largest_rate(scene, self):
+            return self
+        each = self.rate / scene.replicas
+        count = in_flight(scene.tables, scene.rules, self.isl.mean, self.osl.mean, each, self.cached)
+        return replace(self, in_flight=float(math.ceil(count * scene.replicas)))
+
+    def times(self, replicas: int) -> AskedLoad:
+        """The load with requests for so many replicas."""
+        if self.rate is not None and self.requests is None:
+            return replace(self, least=replicas * self.least)
+        return replace(self, requests=replicas * self.counted, warmup=replicas * self.filling)
 
     def meeting(self, ttft: float | None, tpot: float | None) -> AskedLoad:
         """The same with objectives [s]."""
@@ -110,14 +146,17 @@ class AskedLoad:
     @property
     def counted(self) -> int:
         """Requests that are told, or that the protocol sends."""
-        return self.requests or usual_requests(self.users)
+        if self.requests or self.users is not None:
+            return self.requests or usual_requests(self.users)
+        return steady_requests(self.in_flight, self.least)
 
     @property
     def filling(self) -> int:
         """Requests that come first and do not count."""
         if self.warmup is not None:
             return self.warmup
-        return self.counted // FILLING if self.users is None and self.requests is None else 0
+        usual = self.users is None and self.requests is None
+        return max(self.counted // FILLING, int(self.in_flight)) if usual else 0
 
     @property
     def count(self) -> int:
@@ -171,7 +210,9 @@ class LoadPlay:
     asked: AskedLoad
     scene: Scene
     played: Played
-    knee: float  #: largest rate that can be sustained [1/s]: the law's, or that served where requests pile up below it
+    knee: (
+        float  #: largest rate that can be sustained [1/s]: the law's, or what is served where requests pile up below it
+    )
     scheduler: Scheduler
 
     @property
@@ -421,13 +462,14 @@ def play_load(
     """
     scheduler = scheduler or Scheduler(seed=asked.seed)
     scene = scene or scene_for(predictor, asked, scheduler)
+    asked = asked.on(scene)
     played = _played(scene, asked, asked.drawn)
     if not played.counted.any():
         longest = scene.limits.max_model_len or scene.blocks * scene.block
         raise WorkloadError(f"all requests are refused: of {asked.typical:.0f} tokens, where {longest} is the most")
     knee = largest_rate(scene, asked)
     if asked.rate is not None and asked.rate < knee and all(played.growth):
-        knee = min(knee, int(played.counted.sum()) / played.makespan)
+        knee = min(knee, played.served)
     return LoadPlay(predictor, asked, scene, played, knee, scheduler)
 
 

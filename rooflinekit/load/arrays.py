@@ -92,7 +92,8 @@ class Rules(NamedTuple):
     sequences that its pipeline stages compute at once; front_ends: of each replica; stream: what one of them does for
     each token that comes out, and a thread beside it for each token of a prompt [s]; hop: from there to the queue
     [s]; horizon: when the run ends [s]; receive_interval: decode steps from one look at the queue to the next;
-    batch_wait: decode steps for which prompts are held back, so that several are computed together.
+    batch_wait: decode steps for which prompts are held back, so that several are computed together; imports: prompts
+    come from prefill replicas, computed and with their first token.
     """
 
     mixes: bool
@@ -101,6 +102,7 @@ class Rules(NamedTuple):
     pads: bool
     by_class: bool
     reserves: bool
+    imports: bool
     budget: int
     most: int
     engines: int
@@ -317,7 +319,7 @@ def quick(record: Record) -> Record:
     """Copy the fields to an object with slots, for `play` on lists: CPython reads them faster than a named tuple's.
 
     >>> quick(Rules(*range(len(Rules._fields)))).budget
-    6
+    7
     """
     made = _slotted(type(record).__name__, record._fields)()
     for name, value in zip(record._fields, record, strict=True):

@@ -2,6 +2,7 @@
 
     λ = q/t(D, q)             an engine that mixes: q prompts begin in a step, D = q·n sequences decode in it
     λ = D/(n·t(D) + D·t_p)    prompts in steps of their own: a turn of D sequences, and t_p for each prompt
+    λ = D/(n·t(D))            prompts that were computed elsewhere
 
 An answer of N tokens takes n = (N − 1)/E decode steps; a step gives E tokens of a draft, 1 without one.
 
@@ -58,9 +59,13 @@ def full_engine(tables: tuple[Table, Table], rules: Rules, isl: float, osl: floa
     new, replicas, width = max(isl - cached, 1.0), table.replicas, table.width
     held = isl + (osl if rules.reserves else osl / 2.0)
     places = max(min(float(rules.most), max(rules.blocks * rules.block / held, 1.0)) / rules.lanes, 1.0)
-    after = (osl - 1.0) / expected_tokens([rules.acceptance[at] for at in range(rules.drafted)], rules.drafted)
+    after = _decode_steps(rules, osl)
     budget = float(rules.budget * rules.engines)
     context = isl + osl / 2.0
+    if rules.imports:
+        decoding = max(min(places, budget / width), 1.0)
+        decode = _decode_time(tables, decoding, context) if after > 0.0 else 0.0
+        return FullEngine(rules.lanes * decoding, after * decode * _crowd(table.decode_stage, rules), 0.0)
     if not rules.mixes:
         together = max(min(budget // new, places), 1.0)
         prompts = _prompts_time(table, together / replicas, new, cached)
@@ -81,6 +86,42 @@ def full_engine(tables: tuple[Table, Table], rules: Rules, isl: float, osl: floa
         added -= tokens_time(round(decoding * width), *pooled)
     crowds = _crowd(table.decode_stage, rules), _crowd(table.prompt_stage, rules)
     return FullEngine(rules.lanes * begun, time * crowds[0], added * crowds[1])
+
+
+def in_flight(  # noqa: PLR0913, PLR0917 - those of `full_rate`, and the rate
+    tables: tuple[Table, Table], rules: Rules, isl: float, osl: float, rate: float, cached: float = 0.0
+) -> float:  # fmt: skip
+    """Requests that run at once in one replica at a rate, no more than have a place: Little's law with mean steps.
+
+        n = λ·(t_p + n_s·t(n))/(1 − λ·t_p)        t_p: time that a prompt adds; n_s: decode steps of an answer
+
+    The number grows from one request by a fixed count of rounds, so that every program gets the same.
+
+    >>> from rooflinekit.load.policies import Limits, rules_of
+    >>> from rooflinekit.load.table import constant_table
+    >>> rules = rules_of(Limits(max_num_seqs=64, token_budget=1024), blocks=1000, block=16)
+    >>> in_flight(constant_table(0.01).arrays, rules, 8.0, 101.0, 20.0)  # each takes a second
+    20.0
+    """
+    full = full_engine(tables, rules, isl, osl, cached)
+    prompt = full.prompts / full.begun
+    left, steps = 1.0 - rate * prompt, _decode_steps(rules, osl)
+    most = float(rules.most) if left > 0.0 else 0.0
+    held = isl + (osl if rules.reserves else osl / 2.0)
+    most = min(most, max(rules.blocks * rules.block / held, 1.0))
+    count = min(1.0, most)
+    for _ in range(_ROUNDS if most else 0):
+        step = _decode_time(tables, count / rules.lanes, isl + osl / 2.0) * _crowd(tables[0].decode_stage, rules)
+        count = min(rate * (prompt + steps * step) / left, most)
+    return count
+
+
+_ROUNDS = 12  # after which the number of requests in flight moves by less than a request
+
+
+def _decode_steps(rules: Rules, osl: float) -> float:
+    """Decode steps of an answer; a draft saves some."""
+    return (osl - 1.0) / expected_tokens([rules.acceptance[at] for at in range(rules.drafted)], rules.drafted)
 
 
 def _crowd(stage: float, rules: Rules) -> float:

@@ -605,6 +605,7 @@ def has_place(r: int, c: Clients, k: Rules, s: State) -> bool:
             if lane != r and s.width[lane]:
                 kept += blocks_needed(k, c, s, lane)
     kept = max(kept, s.reserved[g])
+    kept += 1 if k.imports else 0  # its next token may begin a block
     kept += reserved_for(k, c, s, j)
     return blocks_of(k, c, j, c.isl[j] + s.made[j]) <= s.free[g] - kept
 
@@ -618,7 +619,7 @@ def held_back(r: int, c: Clients, k: Rules, s: State) -> int:
     """Decode steps until the next look at the queue, or until prompts have been held back for as long as they may."""
     if k.receive_interval > 1 and unseen(k, s, r):
         return k.receive_interval - (s.decode_steps[r] - s.looked[r]) % k.receive_interval
-    if k.batch_wait == 0 or not has_place(r, c, k, s):
+    if k.batch_wait == 0 or k.imports or not has_place(r, c, k, s):
         return 0
     tokens = s.width[r] * k.width
     j = s.queue_head[r]
@@ -658,7 +659,8 @@ def admit(now: float, r: int, c: Clients, k: Rules, s: State) -> bool:
 def choose_prompts(now: float, r: int, short: bool, c: Clients, k: Rules, s: State) -> int:
     """Choose the prompts of this step: those begun before, then new ones in order while there is room.
 
-    Returns how many chunks there are; `s.firsts` says how many prompts end with them.
+    Returns how many chunks there are; `s.firsts` says how many prompts end with them. Prompts that come computed decode
+    in this step.
     """
     g = r // k.lanes
     new = s.chunk_new[r]
@@ -693,6 +695,11 @@ def choose_prompts(now: float, r: int, short: bool, c: Clients, k: Rules, s: Sta
         if not admit(now, r, c, k, s):
             s.blocked[r] = True
             break
+        if k.imports and s.made[j] == 0:
+            s.computed[j] = s.target[j]
+            first_token(now, r, j, c, k, s)
+            budget -= k.width if k.mixes else 0
+            continue
         take = s.target[j] - s.computed[j]
         if k.chunks:
             take = min(take, budget)
@@ -729,6 +736,7 @@ def begin(now: float, r: int, c: Clients, k: Rules, t: Table, h: Table, s: State
     s.blocked[r] = width > 0 and not k.joins and s.waiting[g] > 0
     if held == 0 and (s.cut_prompts[r] > 0 or s.waiting[g] > 0) and (k.joins or width == 0):
         n = choose_prompts(now, r, short, c, k, s)
+        width = s.width[r]  # prompts that come computed have joined
     decodes = width if k.mixes or n == 0 else 0
     if decodes == 0 and n == 0:
         s.until[r] = -1.0

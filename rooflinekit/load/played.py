@@ -198,6 +198,14 @@ class Played:
             return math.nan
         return float(self.end[self.counted].max() - self.sent[self.counted].min())
 
+    @cached_property
+    def served(self) -> float:
+        """Requests a second that end while those that count are sent, or by the makespan if that is more [1/s]."""
+        sent = self.sent[self.counted]
+        begin, last = float(sent.min()), float(sent.max())
+        ended = int(((self.end > begin) & (self.end <= last) & self.finished).sum())
+        return max(ended / (last - begin) if last > begin else 0.0, int(self.counted.sum()) / self.makespan)
+
     @property
     def running(self) -> float:
         """Sequences in steps, in the mean over the run and all replicas together."""

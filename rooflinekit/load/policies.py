@@ -61,7 +61,7 @@ class Limits:
     between them (the result is the same for any). receive_interval: decode steps from one look at the queue to the
     next (SGLang's --scheduler-recv-interval). batch_wait: decode steps for which prompts are held back, so that several
     are computed together, unless they fill a step (TensorRT-LLM's batch_wait_timeout_iters). prefix_caching: a prompt
-    that was sent before is found in the cache.
+    that was sent before is found in the cache. imports: prompts come computed, from prefill replicas.
     """
 
     policy: Policy = POLICIES["chunked"]
@@ -78,6 +78,7 @@ class Limits:
     receive_interval: int = 1
     batch_wait: int = 0
     prefix_caching: bool = True
+    imports: bool = False
 
     def __post_init__(self) -> None:
         for name in ("token_budget", "max_num_seqs", "longest_run", "engines", "receive_interval"):
@@ -109,6 +110,7 @@ def rules_of(limits: Limits, blocks: int, block: int, **more: Any) -> Rules:
         pads=policy.pads,
         by_class=limits.by_class,
         reserves=limits.reserves,
+        imports=limits.imports,
         budget=limits.token_budget,
         most=limits.max_num_seqs,
         engines=limits.engines,

@@ -44,6 +44,7 @@ class Scheduler:
     max_model_len: int | None = None
     queue_limit: int | None = None
     by_class: bool = False
+    imports: bool = False  #: decode replicas, to which prefill replicas hand prompts over
     draft_tokens: int = 0
     acceptance: float = 0.0
     draft_ms: float = 0.0  #: time to draft one token [ms]
@@ -306,6 +307,7 @@ def limits_of(predictor: Predictor, chosen: Scheduler, longest: float) -> Limits
         engines=dp,
         overlap=int(plan.costs.overlap),
         reserves=plan.engine.memory.reserves,
+        imports=chosen.imports,
     )
 
 

@@ -19,7 +19,7 @@ from rooflinekit.estimation.options import keywords, number_of, options_of, part
 from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS
 from rooflinekit.estimation.scenario import Simulation as SimulationOptions
-from rooflinekit.load.answer import FILLING, STEADY, AskedLoad, LoadPlay, usual_requests
+from rooflinekit.load.answer import FILLING, STEADY, AskedLoad, LoadPlay, scene_for, usual_requests
 from rooflinekit.load.arrivals import (
     Arrival,
     Burst,
@@ -519,11 +519,13 @@ class Question:
 
 
 def make_load(
-    question: Question, seed: int = 0, most: int | None = None, images: int = 0
-) -> tuple[Load, int, tuple[str, ...]]:
+    question: Question, seed: int = 0, most: int | None = None, images: int = 0,
+    steady: Callable[[AskedLoad], AskedLoad] = lambda asked: asked,
+) -> tuple[Load, int, tuple[str, ...]]:  # fmt: skip
     """Arrivals for `simulate`, the tokens that a hash stands for, and what the reader should know.
 
-    most: tokens of the longest sequence that the engine admits; images: tokens that come to each prompt's text.
+    most: tokens of the longest sequence that the engine admits; images: tokens that come to each prompt's text; steady:
+    the load with as many requests as an open loop needs, where nobody says how many.
 
     >>> load, _, _ = make_load(Question(rate=2.0, requests=3, isl="64", osl="8"))
     >>> [arrival.isl for arrival in load.arrivals]
@@ -558,7 +560,10 @@ def make_load(
         process, hash_tokens = _process(question), _PREFIX_TOKENS
         isl, osl = longer(parse_length(question.isl), images), parse_length(question.osl)
         count = question.requests or STEADY
-        if question.warmup is None and question.requests is None and math.isinf(question.duration) and users is None:
+        if isinstance(process, Gamma) and question.requests is None and math.isinf(question.duration):
+            asked = steady(AskedLoad(isl, osl, rate=process.rate, burstiness=process.cv, warmup=question.warmup))
+            count, warmup = asked.count, asked.filling
+        elif question.warmup is None and question.requests is None and math.isinf(question.duration) and users is None:
             warmup = STEADY // FILLING  # of an open loop: while the engine fills
         if isinstance(process, ClosedLoop):
             users, warmup, count = process.users, process.warmup, process.prompts + process.warmup
@@ -709,7 +714,10 @@ def _played(
         raise WorkloadError(f"one simulation has at most {_TOGETHER:,} replicas; --cells divides more of them")
     if cells > 1:
         setup, question = setup.of_cell(number), question.of_cell(number, cells)
-    load, hash_tokens, notes = make_load(question, setup.seed, most, resolved.plan.image_tokens)
+    load, hash_tokens, notes = make_load(
+        question, setup.seed, most, resolved.plan.image_tokens,
+        lambda asked: asked.on(scene_for(resolved.predictor, asked, setup)),
+    )  # fmt: skip
     if cells > 1 and question.trace is not None:
         load = replace(load, arrivals=dealt(load.arrivals, given.get("seed", 0), number, cells))
     load, deployment = replace(load, prompts=given.get("seed_reuse", 0)), resolved.plan.deployment

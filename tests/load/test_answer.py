@@ -172,6 +172,25 @@ def test_the_protocol_of_a_load():
         AskedLoad(*lengths, rate=1.0, requests=MOST + 1)
 
 
+def test_a_crowded_open_loop_is_played_until_it_is_steady():
+    asked = AskedLoad(Fixed(64), Fixed(1000), rate=20.0)
+    found = play_load(predictor("experts"), asked)
+    flying = found.asked.in_flight
+    assert found.asked.filling == max(flying, found.asked.counted // 5)
+    assert found.asked.counted >= 5 * flying > 2000
+    mean = found.played.e2e.mean() * asked.rate  # Little's law of what was played
+    assert flying == pytest.approx(mean, rel=0.15)
+    assert replace(asked, requests=2000).on(found.scene).count == 2000  # what is told stands
+
+
+def test_what_an_overload_serves_is_counted_while_requests_come():
+    found = play_load(predictor("vllm"), AskedLoad(Fixed(1024), Fixed(1024), rate=40.0, requests=3000))
+    done = found.played
+    middle = (done.end > 20.0) & (done.end <= 60.0)
+    assert not found.stable
+    assert done.served == pytest.approx(middle.sum() / 40.0, rel=0.15)
+
+
 def test_quantiles_are_of_the_sample():
     assert [Sample([4.0, 1.0, 3.0, 2.0]).quantile(share) for share in (0.25, 0.5, 0.51, 1.0)] == [1.0, 2.0, 3.0, 4.0]
 

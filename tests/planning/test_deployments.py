@@ -13,6 +13,8 @@ SOURCE = "NVIDIA TensorRT-LLM, docs/source/developer-guide/perf-overview.md (1.2
 DEPLOYMENTS: list[tuple[str, str, dict[str, Any], float, float]] = [
     ("llama-3.3-70b", "h200-sxm", {"tp": 2, "weights": "fp8", "kv": "fp8"}, 2587, 0.25),
     ("llama-3.3-70b", "b200-sxm", {"tp": 1, "weights": "nvfp4", "kv": "fp8"}, 6920, 0.25),
+    ("llama-3.1-405b", "h200-sxm", {"tp": 8, "weights": "fp8", "kv": "fp8"}, 3330 / 8, 0.25),  # 1.0
+    ("llama-3.1-405b", "b200-sxm", {"tp": 4, "weights": "nvfp4", "kv": "fp8"}, 5209 / 4, 0.25),  # 1.0
     ("gpt-oss-120b", "h200-sxm", {"tp": 1}, 6868, 0.25),
     ("gpt-oss-120b", "b200-sxm", {"tp": 1, "dp": 2, "ep": 2, "kv": "fp8"}, 25943, 0.25),
     ("qwen3-235b-a22b", "h200-sxm", {"tp": 1, "dp": 4, "ep": 4, "weights": "fp8", "kv": "fp8"}, 3288, 0.25),
@@ -23,6 +25,45 @@ DEPLOYMENTS: list[tuple[str, str, dict[str, Any], float, float]] = [
     ("deepseek-r1", "b200-sxm", {"tp": 1, "dp": 4, "ep": 4, "weights": "nvfp4", "kv": "fp8"}, 6463, 0.25),
 ]
 """Model, accelerator, deployment, output tokens a second and accelerator at saturation, and how far we are off."""
+
+
+SGLANG = "lmsys.org, {}: prefill and decode pools, 2,000 tokens in; rates a GPU, decode nodes saturated"
+DEEPSEEK = "github.com/deepseek-ai/open-infra-index, DeepSeek-V3/R1 inference system overview (2025): 608e9 tokens in "
+DEEPSEEK += "and 168e9 out a day, 56.3 % of the input cached, 4,989 tokens of cache a token, 226.75 nodes in the mean"
+POOLS: list[tuple[str, dict[str, Any], float, float, str]] = [
+    # 52,300 tokens in and 22,282 out a second and node of eight; EP32 and EP72
+    ("h100-sxm", {"max_gpus": 72}, 8 / 52_300, 8 / 22_282, SGLANG.format("2025-05-05-large-scale-ep")),
+    # FP8 attention and NVFP4 experts, on 4 and 48 GPUs
+    ("gb200", {"max_gpus": 48, "weights": "nvfp4", "kv": "fp8"}, 1 / 26_156, 1 / 13_386,
+     SGLANG.format("2025-09-25-gb200-part-2")),
+]  # fmt: skip
+"""Accelerator, search, and seconds of one GPU for a token in and a token out."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("gpu", "space", "token_in", "token_out", "source"), POOLS)
+def test_published_pools(gpu: str, space: dict[str, Any], token_in: float, token_out: float, source: str) -> None:
+    rate, isl, osl = 2005.0, 2000, 100  # as nine H100 nodes decode
+    best = rk.plan(
+        "deepseek-r1", gpu, "p95 tpot<100ms, p95 ttft<5s", engine="sglang", isl=isl, osl=osl, rate=rate,
+        confidence=0.5, draft="none", **space,
+    ).best  # fmt: skip
+    prefill, decode = best.fleets
+    assert 0.6 <= best.gpus / (rate * (isl * token_in + osl * token_out)) <= 1.7, source
+    assert prefill.capacity * isl / prefill.gpus_per_replica * token_in == pytest.approx(1.0, abs=0.25), source
+    # SGLang ran 256 sequences a GPU; a plan takes as many as hold
+    assert decode.capacity * osl / decode.gpus_per_replica * token_out == pytest.approx(1.0, abs=0.3), source
+
+
+@pytest.mark.long
+def test_the_service_of_deepseek_itself() -> None:
+    """Its nodes are those of a day and not of its peak, so that only their number is compared."""
+    isl, osl = 4384, 1211  # of the tokens a day and the cache of a token
+    best = rk.plan(
+        "deepseek-r1", "h800-sxm", "p50 tpot<50ms, p95 ttft<5s", engine="sglang", isl=isl, osl=osl, cached=2468,
+        rate=608e9 / 86_400 / isl, confidence=0.5, draft="none", max_gpus=144,
+    ).best  # fmt: skip
+    assert 0.6 <= best.gpus / (226.75 * 8) <= 1.7, DEEPSEEK
 
 
 @pytest.mark.long

@@ -267,11 +267,12 @@ def test_every_deployment_has_sliders(tmp_path: Path, keys: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("load", [
-    {"rate": 5.0}, {"rate": 1000.0}, {"concurrency": 64, "requests": 640}, {"concurrency": 64, "calibration": "none"},
+    {"rate": 5.0}, {"rate": 1000.0}, {"rate": 36.0, "isl": 64, "osl": 1000, "gpu": "b200-sxm"}, {"concurrency": 64, "requests": 640}, {"concurrency": 64, "calibration": "none"},
 ])  # fmt: skip
 def test_a_load_has_sliders(tmp_path: Path, load: dict[str, Any]) -> None:
     page, answer = page_of(tmp_path, "llama-3-8b", **load, **FEW), rk.estimate("llama-3-8b", **load)
     view = view_of(page)
+    assert view["load"]["knee"] == pytest.approx(answer.load.knee_rate, rel=1e-9)
     assert view["load"]["tpot"]["time"] * 1e3 == pytest.approx(answer.tpot_ms, rel=1e-12)
     assert bool(view["load"]["stable"]) == answer.load.stable
     assert view["load"]["ttft"]["time"] * 1e3 == pytest.approx(answer.ttft_ms, rel=1e-12)

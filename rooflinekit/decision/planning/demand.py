@@ -171,6 +171,7 @@ class Demand:
     reach: float = 1.0  #: users beyond the peak that a replica is asked about, for headroom
     together: int = 1  #: replicas that are played behind a router that looks at them
     prefixes: Prefixes | None = field(default=None, repr=False, compare=False)  #: what caches find, where that is known
+    prompt_cached: float = 0.0  #: tokens of a mean prompt that any replica has in its cache, where they are stated
 
     @property
     def closed(self) -> bool:
@@ -191,7 +192,7 @@ class Demand:
     @property
     def cached(self) -> float:
         """Tokens of a mean prompt that are in the cache of any replica already."""
-        return 0.0
+        return self.prompt_cached
 
     @property
     def longest(self) -> float:
@@ -213,8 +214,8 @@ class Demand:
     def asked(self, seed: int) -> AskedLoad:
         """One of the loads that a replica may have, as it is played; a curve puts its rate or users in its place."""
         if not self.closed:
-            return AskedLoad(self.isl, self.osl, rate=1.0, burstiness=self.arrival_cv, seed=seed)
-        return AskedLoad(self.isl, self._drifting, users=1, seed=seed)
+            return AskedLoad(self.isl, self.osl, rate=1.0, burstiness=self.arrival_cv, seed=seed, cached=self.cached)
+        return AskedLoad(self.isl, self._drifting, users=1, seed=seed, cached=self.cached)
 
     @property
     def _drifting(self) -> Length:
@@ -348,7 +349,9 @@ def read_demand(given: dict[str, Any], slo: Sequence[Objective] = ()) -> Demand:
     if rate is None and users is None and trace is None:
         raise InputError("how much traffic? give rate (requests/s), users, or trace, such as --rate 10")
     tiers, router = read_tiers(given.get("cache_tier")), given.get("router")
-    peak = given.get("peak", 1.0)
+    peak, cached = given.get("peak", 1.0), float(given.get("cached", 0))
+    if cached and (trace is not None or given.get("sessions") is not None):
+        raise InputError("cached is about prompts of stated lengths; leave it out with sessions and traces")
     if given.get("sessions") is not None:
         return _of_sessions(given, peak, Prefixes(Trace("", "", (), (), ()), _of_prefixes(router), tiers))
     if trace is not None:
@@ -362,14 +365,18 @@ def read_demand(given: dict[str, Any], slo: Sequence[Objective] = ()) -> Demand:
             raise InputError(f"{what} is about prefixes that come again; give sessions, or a trace with block ids")
     if trace is not None:
         return replace(demand, router=router or ROUTER)
+    isl = longer(_parsed(given.get("isl", 1024)), given.get("image_tokens", 0))
+    if cached >= isl.mean:
+        raise WorkloadError(f"cached={cached:g} leaves nothing of isl={isl.mean:g} to compute; use less")
     return Demand(
         rate,
         None if users is None else float(whole_number(users, "users")),
         peak,
-        longer(_parsed(given.get("isl", 1024)), given.get("image_tokens", 0)),
+        isl,
         _parsed(given.get("osl", 256)),
         given.get("cv", 1.0),
         router=router or ROUTER,
+        prompt_cached=cached,
     )
 
 

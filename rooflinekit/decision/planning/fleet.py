@@ -5,7 +5,7 @@ What a replica bears is read off its load curve (`rooflinekit.load.curve`), whic
     v(λ·F)·F·M ≤ L          F: steps over the expected ones, M: the metric beyond them, at a place of the interval
     prefill   TTFT is that of prompts alone; the first token comes from there
     link      t_x = S·κ/(w·g)                    κ: cache bytes of a token; w: NIC of each of the g accelerators
-    decode    TPOT = (t_x + wait and steps of the other N − 1 tokens)/(N − 1), prompts being in the cache
+    decode    TPOT = (t_x + wait and steps of the other N − 1 tokens)/(N − 1), prompts being computed
 
 In pools the transfer delays the second token and counts in the TPOT, as in the simulator. No prompt disturbs a decode
 step.
@@ -29,16 +29,19 @@ from rooflinekit.estimation.scenario import SPECULATION_KEYS
 from rooflinekit.load.answer import AskedLoad, LoadPlay
 from rooflinekit.load.arrivals import Drawn, Process
 from rooflinekit.load.curve import LoadCurve
+from rooflinekit.load.law import full_rate
 from rooflinekit.load.lengths import Fixed, cv
 from rooflinekit.load.played import Sample
 from rooflinekit.load.scene import Scheduler
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.serving.flight import InFlight, slots
+from rooflinekit.model.step import Plan as EnginePlan
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DoesNotFitError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.simulation.tiers import CacheTier
+from rooflinekit.specs.engines import launchable, load_flags
 
 _CLOSE = 1e-4  # relative: objectives that end a capacity this near to each other bind together
 _ROUNDING = 1e-9
@@ -122,11 +125,12 @@ class Replica:
             longest = asked.longest
             asked = _OF_ROLE[role](asked)
             if (several := demand.together) > 1:  # as many for each replica as for one alone
-                asked = replace(asked, requests=several * asked.counted, warmup=several * asked.filling)
+                asked = asked.times(several)
             router = demand.router if demand.together > 1 else "round-robin"
             chosen = Scheduler(
                 seed=seed,
                 by_class=isinstance(demand, Mix) and demand.by_priority,
+                imports=role == "decode",
                 replicas=demand.together,
                 router=router,
             )
@@ -146,14 +150,13 @@ def _prompts(asked: AskedLoad) -> AskedLoad:
 
 
 def _answers(asked: AskedLoad) -> AskedLoad:
-    """From the second token on: all of the prompt but its last token is in the cache."""
+    """From the second token on, of which each has one: the prompt comes computed, with its first token."""
 
     def drawn(process: Process, count: int, seed: int) -> Drawn:
         whole = asked.draw(process, count, seed)
-        rest = [max(each - 1, 1) for each in whole.osl]
-        return Drawn(whole.time, whole.isl, rest, whole.priority, [each - 1 for each in whole.isl], whole.kind)
+        return Drawn(whole.time, whole.isl, [max(each, 2) for each in whole.osl], whole.priority, None, whole.kind)
 
-    return replace(asked, cached=asked.isl.mean - 1.0, source=drawn)
+    return replace(asked, cached=0.0, source=drawn)
 
 
 _OF_ROLE: dict[str, Callable[[AskedLoad], AskedLoad]] = {
@@ -239,7 +242,7 @@ class Bearer:
         done, late = played.played, self.replica.kept.late if self.replica.kept else 0.0
         if self.role == "decode":
             after = self.transfer + (done.end - done.queued)[done.counted]
-            return {"ttft": _NOTHING, "tpot": Sample(after / done.osl[done.counted]), "e2el": Sample(after)}
+            return {"ttft": _NOTHING, "tpot": Sample(after / (done.osl[done.counted] - 1)), "e2el": Sample(after)}
         first, whole = Sample(done.ttft + late), Sample(done.e2e + late)
         if self.role == "prefill":
             return {"ttft": first, "tpot": _NOTHING, "e2el": whole}
@@ -306,7 +309,8 @@ def _spans(played: LoadPlay) -> dict[str, Span]:
 
     def end(metric: str, at: int) -> float:
         front, steps, prompts = weights[metric]
-        return (front + steps * decode[at] + prompts * prompt[at]) / (front + steps + prompts)
+        whole = front + steps + prompts
+        return (front + steps * decode[at] + prompts * prompt[at]) / whole if whole else 1.0
 
     return {metric: (end(metric, 0), end(metric, 1)) for metric in weights}
 
@@ -345,6 +349,30 @@ def retuned(replica: Replica, setting: dict[str, Any], demand: Demand) -> Replic
     plan = replace(plan, deployment=replace(plan.deployment, settings=chosen))
     resolved = replace(replica.resolved, predictor=replica.predictor.on(plan))
     return Replica(replica.scenario | setting, resolved, _room(resolved.predictor, demand))
+
+
+def staffed(bearer: Bearer, demand: Demand) -> Replica:
+    """The same with as many API servers as a full engine keeps busy, where the engine has several and nobody says."""
+    replica = bearer.replica
+    plan = replica.resolved.plan
+    settings, costs = plan.deployment.settings, plan.costs
+    if settings.api_servers or settings.front_end == "token-ids" or not costs.request or not takes_api_servers(plan):
+        return replica
+    asked, scene = bearer.curve(demand).asked, bearer.curve(demand).scene
+    rate = full_rate(scene.tables, scene.rules, asked.isl.mean, asked.osl.mean, asked.cached)
+    sent = {"prefill": 1.0, "decode": asked.osl.mean - 1.0}.get(bearer.role, asked.osl.mean)
+    busy = rate * (scene.front.time(round(asked.isl.mean)) + sent * scene.front.stream)
+    needed = math.ceil(busy)
+    return replica if needed <= scene.front.servers else retuned(replica, {"api_servers": needed}, demand)
+
+
+def takes_api_servers(plan: EnginePlan) -> bool:
+    """True if the engine's server has a setting for several front ends."""
+    engine = plan.deployment.engine
+    if engine not in launchable():
+        return False
+    table = load_flags(engine)
+    return table.find("api_servers", plan.deployment.engine_version or table.read[-1]) is not None
 
 
 def remembering(base: Replica, demand: Demand, tiers: tuple[CacheTier, ...], replicas: float) -> Replica:

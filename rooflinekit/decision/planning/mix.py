@@ -17,7 +17,7 @@ from rooflinekit.decision.planning.demand import Demand
 from rooflinekit.decision.planning.objective import Objective, parse_objectives, refuse_undecoded
 from rooflinekit.estimation.options import options_of, read
 from rooflinekit.estimation.scenario import RequestClass
-from rooflinekit.load.answer import CROWD, FILLING, STEADY, AskedLoad
+from rooflinekit.load.answer import CROWD, STEADY, AskedLoad
 from rooflinekit.load.arrivals import Arrival, Drawn, Gamma, Process, Requests, generate
 from rooflinekit.load.lengths import Fixed, Length, parse_length, spread_length
 from rooflinekit.model.types.errors import InputError, SpecError, WorkloadError
@@ -132,8 +132,8 @@ class Mix(Demand):
         """The load with as many requests as the rarest class needs to be known."""
         count = min(max(float(STEADY), _OF_EACH / min(self.shares)), float(CROWD))
         return AskedLoad(
-            self.isl, self.osl, rate=1.0, burstiness=self.arrival_cv, requests=math.ceil(count),
-            warmup=math.ceil(count / FILLING), seed=seed, cached=self.cached, source=self.drawn,
+            self.isl, self.osl, rate=1.0, burstiness=self.arrival_cv, seed=seed, cached=self.cached, source=self.drawn,
+            least=math.ceil(count),
         )  # fmt: skip
 
     def drawn(self, process: Process, count: int, seed: int) -> Drawn:

@@ -28,6 +28,7 @@ from rooflinekit.decision.planning.fleet import (
     retuned,
     room_left,
     shared_out,
+    staffed,
 )
 from rooflinekit.decision.planning.objective import Objective, missed
 from rooflinekit.decision.planning.profile import Course
@@ -156,7 +157,8 @@ def splits(model: Model, system: System, space: Space, staged: bool = False) -> 
     stages = (1, *_STAGES) if space.system else _STAGES
     pps = space.pp or (stages if staged else (1,))
     domain = (system.domain_size,) if system.domain_size <= most else ()
-    dps = space.dp or (tuple({*_powers(most), *domain}) if experts and system.max_gpus > 1 else (1,))
+    largest = {space.max_gpus} if space.max_gpus else set[int]()
+    dps = space.dp or (tuple({*_powers(most), *domain, *largest}) if experts and system.max_gpus > 1 else (1,))
     found = []
     for tp, pp, dp in product(tps, pps, dps):
         group = tp * dp
@@ -475,7 +477,7 @@ def _aggregated(question: PlanQuestion, base: Replica, found: Found) -> Replica 
     if _beaten(question, base, found):
         found.refused.append(Refusal(name, "as few as would cost less than a fleet that is known miss the objectives"))
         return None
-    best = settled(question, base, found)
+    best = settled(question, staffed(question.bearer(base), question.demand), found)
     if best is None:
         found.refused.append(Refusal(name, "no setting has room"))
         return None
@@ -613,19 +615,20 @@ def _disaggregated(question: PlanQuestion, laid_out: list[Replica], found: Found
         if "encoder_gpus" in replica.scenario:  # beside pools nobody knows them
             continue
         kinds.setdefault(tuple(replica.scenario.get(key) for key in ("engine", "weights", "kv")), []).append(replica)
-    for kind, own in kinds.items():
-        name, rank = f"{own[0].gpu} prefill and decode pools, {kind[0]}", question.tariff.rank
-        known = [] if question.tariff.saves else _known(question, own[0], found)
-        small = Part(question.bearer(own[0]), Ability(1.0, ()), 1, question.reserve)
+    for kind, laid in kinds.items():
+        own = {role: [_suited(question, each, role, found) for each in laid] for role in ("prefill", "decode")}
+        name, rank = f"{laid[0].gpu} prefill and decode pools, {kind[0]}", question.tariff.rank
+        known = [] if question.tariff.saves else _known(question, laid[0], found)
+        small = Part(question.bearer(laid[0]), Ability(1.0, ()), 1, question.reserve)
         least = [small, small]  # two pools are two replicas at least
         if not known or rank(Option("disaggregated", (small, small))) <= min(known):
-            least = [_fewest(question, own, role)[0][1] for role in ("prefill", "decode")]
+            least = [_fewest(question, each, role)[0][1] for role, each in own.items()]
         if known and rank(Option("disaggregated", tuple(least))) > min(known):
             found.refused.append(Refusal(name, "full engines would cost more than a fleet that is known"))
             continue
-        prefill = _cheapest_pool(question, own, "prefill")
-        late = link_seconds(own[0] if prefill is None else prefill.replica, question.demand)
-        decode = _cheapest_pool(question, own, "decode", late)
+        prefill = _cheapest_pool(question, own["prefill"], "prefill")
+        late = link_seconds(laid[0] if prefill is None else prefill.replica, question.demand)
+        decode = _cheapest_pool(question, own["decode"], "decode", late)
         yield _Pools(kind, prefill, decode)
         if prefill is None:
             continue
@@ -637,6 +640,21 @@ def _disaggregated(question: PlanQuestion, laid_out: list[Replica], found: Found
             found.refused.append(Refusal(name, "the objectives on the whole request fail, or the limit is exceeded"))
         else:
             found.options.append(option)
+
+
+def _suited(question: PlanQuestion, replica: Replica, role: str, found: Found) -> Replica:
+    """A replica of a pool with the exchange of experts whose full step is the shortest, and front ends for it."""
+    demand, plan = question.demand, replica.resolved.plan
+    own = max(replica.room / plan.deployment.dp, 1.0)
+    prompts = max(float(plan.token_budget) / demand.isl.mean, 1.0)
+    full = {
+        "prefill": Batch.prefill(prompts, min(demand.isl.mean, float(plan.token_budget))),
+        "decode": Batch.decode(own, demand.isl.mean + demand.osl.mean / 2.0),
+    }[role]
+    changes = EXCHANGES if replica.scenario.get("ep", 1) > 1 else ()
+    others = (other for each in changes if (other := _changed(question, replica, each, found)))
+    best = min((replica, *others), key=lambda each: float(each.resolved.plan.time(full).expected))
+    return staffed(question.bearer(best, role), demand)
 
 
 def _fewest(question: PlanQuestion, replicas: Sequence[Replica], role: str) -> list[tuple[Replica, Part]]:

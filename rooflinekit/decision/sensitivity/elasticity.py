@@ -100,7 +100,8 @@ def elasticities(predictor: Predictor, question: Question) -> tuple[Elasticity, 
 def _smooth(load: AskedLoad) -> AskedLoad:
     """The load with lengths that vary and enough requests, unless these are told."""
     if load.requests is None:
-        load = replace(load, requests=max(load.counted, _MANY), warmup=load.filling)
+        load = load if load.rate is None else replace(load, least=max(load.least, _MANY))
+        load = load if load.users is None else replace(load, requests=max(load.counted, _MANY), warmup=load.filling)
     isl, osl = (LogNormal(each.mean, _FIFTH) for each in (load.isl, load.osl))
     return replace(load, isl=isl, osl=osl) if load.equal else load
 

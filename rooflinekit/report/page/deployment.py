@@ -19,6 +19,7 @@ from rooflinekit.estimation.traffic import read_load
 from rooflinekit.explanation.front import derive, make_case
 from rooflinekit.explanation.metrics import Case
 from rooflinekit.explanation.walk.front import shapes
+from rooflinekit.load.answer import AskedLoad
 from rooflinekit.model.graph.javascript import Instance
 from rooflinekit.model.step import Plan
 from rooflinekit.model.timing.calibrated import WIDEST
@@ -57,6 +58,11 @@ class Deployed:
         load = read_load(read(Scenario, scenario), case.predictor.plan.image_tokens)
         asked = Asked(model, gpu, deployment, scenario.get("calibration"), case.predictor, case.work, load)
         return cls(asked, case, scenario)
+
+    @property
+    def load(self) -> AskedLoad | None:
+        """The load as it was played, or as it was asked for."""
+        return self.asked.load if self.case.played is None else self.case.played.asked
 
     @property
     def answer(self) -> Estimate:
@@ -115,7 +121,7 @@ def lead(deployed: Deployed, pool: str = "", before: str = "", told_of: str = ""
 
 def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) -> tuple[dict[str, Any], str]:
     """Data that JavaScript starts from, and the functions that it calls."""
-    program, reference, load = offers.program, None, load_data(deployed.asked.load)
+    program, reference, load = offers.program, None, load_data(deployed.load)
     running = deployed.asked.plan.deployment
     if against is not None:
         asked = against.asked
@@ -145,7 +151,7 @@ def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) ->
              for label, found in offers.plans.items()}  # fmt: skip
 
     if against is not None:
-        told = load_data(against.asked.load)
+        told = load_data(against.load)
         own = {} if told == load else {"load": told}
         reference = {"title": headed(against.answer), "at": against.at, "plan": placed(other) | own}
     rest = {key: value for key, value in deployed.scenario.items() if key not in _CONTROLLED}

@@ -7,8 +7,9 @@ const drawnOf = (part) => { if (!UNPACKED.has(part)) UNPACKED.set(part, doublesO
 const total = (values) => { let all = 0; for (let place = 0; place < values.length; place++) all += values[place]; return all; };
 const meanOf = (values) => (values.length ? total(values) / values.length : NaN);
 
-function protocolOf(asked, at) {  // requests that count or were asked for, those before them, and all; `drawn` where fewer were drawn
-  const users = at.users ?? 0, counted = asked.requests ?? (users ? Math.min(PER_USER * users, Math.max(CROWD, 2 * users)) : STEADY), filling = asked.warmup ?? (!users && asked.requests === null ? Math.floor(counted / FILLING) : 0);
+const steady = (flying) => Math.max(STEADY, 100 * Math.ceil(Math.min(FILLING * flying, Math.max(CROWD, 3 * flying)) / 100));
+function protocolOf(asked, at, flying = 0) {  // requests that count or were asked for, those before them, and all; flying: those of an open loop that run at once
+  const users = at.users ?? 0, counted = asked.requests ?? (users ? Math.min(PER_USER * users, Math.max(CROWD, 2 * users)) : steady(flying)), filling = asked.warmup ?? (!users && asked.requests === null ? Math.max(Math.floor(counted / FILLING), flying) : 0);
   return { users, counted, filling, count: counted + (users ? filling : 0) };
 }
 function lengthOf(law, tokens, images) {  // mean, longest, and the tokens of each request
@@ -101,7 +102,7 @@ function grows(state) {  // whether more and more requests are in the system, an
 }
 function sumsOf(clients, state, warmup) {  // means, sorted times and parts of the requests that count
   const { sent, queued, begun, first, end, refused, under_way: step, place_wait: places, delayed } = state, ttft = [], tpot = [], e2e = [], parts = [0, 0, 0, 0, 0];
-  let others = 0, tokens = 0, since = Infinity, until = -Infinity, several = 0;
+  let others = 0, tokens = 0, since = Infinity, last = -Infinity, until = -Infinity, several = 0;
   for (let j = warmup; j < sent.length; j++) {
     if (refused[j] || end[j] < 0) continue;
     const waited = begun[j] - queued[j], under = Math.min(step[j], waited), place = Math.min(places[j], waited - under);
@@ -110,6 +111,7 @@ function sumsOf(clients, state, warmup) {  // means, sorted times and parts of t
     e2e.push(end[j] - sent[j]);
     tokens += clients.osl[j];
     since = Math.min(since, sent[j]);
+    last = Math.max(last, sent[j]);
     until = Math.max(until, end[j]);
     if (clients.osl[j] < 2) continue;
     several++;
@@ -117,7 +119,11 @@ function sumsOf(clients, state, warmup) {  // means, sorted times and parts of t
     others += delayed[j] / (clients.osl[j] - 1);
   }
   const [front, late, behind, waits, prompt] = parts.map((part) => part / ttft.length);
-  return { count: ttft.length, ttft, tpot, e2e, parts: { front, late, behind, waits, prompt }, others: several ? others / several : 0, tokens, makespan: until - since };
+  return { count: ttft.length, ttft, tpot, e2e, parts: { front, late, behind, waits, prompt }, others: several ? others / several : 0, tokens, since, last, makespan: until - since };
+}
+function servedOf({ end, refused }, { since, last, count, makespan }) {  // requests a second that end while those that count are sent, or by the makespan if that is more
+  const ended = end.filter((time, place) => time > since && time <= last && !refused[place]).length;
+  return Math.max(last > since ? ended / (last - since) : 0, count / makespan);
 }
 function variedAt(plan, at) {  // mean times where lengths vary by a fifth in place of equal ones; null where too few were drawn
   const asked = plan.load ?? DATA.load, protocol = protocolOf(asked, at), found = asked.fifth && sceneAt(plan, at, { ...asked, ...asked.fifth, whole: true });
@@ -142,11 +148,12 @@ const admitted = (call, { reserves }, isl, osl, memory) => (reserves ? { ...memo
 function playedAt(plan, at) {  // what users feel; null where not one request fits
   const found = sceneAt(plan, at);
   if (!found) return null;
-  const { asked, own, isl, osl, rules, tables } = found, [table] = tables, protocol = protocolOf(asked, at), { users, filling, count } = protocol, call = (name, ...given) => FUNCTIONS[plan.plays.functions[name]](...given);
+  const { asked, own, isl, osl, rules, tables } = found, [table] = tables, law = fullRate(tables, rules, own.front, isl.mean, osl.mean, own.yielded), open = !at.users && asked.requests === null && at.rate < law;
+  const protocol = protocolOf(asked, at, open ? Math.ceil(inFlight(tables, rules, isl.mean, osl.mean, own.yielded, at.rate)) : 0), { users, filling, count } = protocol, call = (name, ...given) => FUNCTIONS[plan.plays.functions[name]](...given);
   const clients = clientsOf(asked, at, own, protocol, isl, osl), state = played(clients, rules, tables), sums = sumsOf(clients, state, filling);
   if (!sums.count) return null;
   const running = total(state.sequence_time) / state.times[LOOP.NOW], busy = total(state.delays) / state.times[LOOP.NOW], growth = grows(state), log = Object.fromEntries(["sent", "begun", "first", "end"].map((name) => [name, state[name].slice()]));
-  const law = fullRate(tables, rules, own.front, isl.mean, osl.mean, own.yielded), knee = !users && at.rate < law && growth.every(Boolean) ? Math.min(law, sums.count / sums.makespan) : law, now = state.times[LOOP.NOW], steps = total(state.decode_steps), sequences = steps ? Math.max(total(state.tokens_out) / own.yielded / steps, 1) : 1;
+  const knee = !users && at.rate < law && growth.every(Boolean) ? Math.min(law, servedOf(state, sums)) : law, now = state.times[LOOP.NOW], steps = total(state.decode_steps), sequences = steps ? Math.max(total(state.tokens_out) / own.yielded / steps, 1) : 1;
   const local = Math.max(even(sequences / own.replicas), 1), decode = rules.drafted ? call("round", local, isl.mean, isl.mean + osl.mean / 2, at.speed) : call("token", local, isl.mean + osl.mean / 2, at.speed), prompt = call("prompt", Math.max(isl.mean, 1), at.speed);
   const first = meanOf(sums.ttft), whole = meanOf(sums.e2e), token = sums.tpot.length ? meanOf(sums.tpot) : decode[0];
   let spans = [[first, first, first, first], [token, token, token, token]];

@@ -275,7 +275,7 @@ def _gaps(asked: AskedLoad) -> dict[str, Any]:
     """Gaps of an open loop in units of `scale` over the rate; none where they are even."""
     import numpy as np  # noqa: PLC0415 - pages on static batches do not wait for it
 
-    cv, count = asked.burstiness, asked.requests or AskedLoad(asked.isl, asked.osl, rate=1.0).count
+    cv, count = asked.burstiness, asked.requests or max(asked.count, AskedLoad(asked.isl, asked.osl, rate=1.0).count)
     drawn = np.random.default_rng((asked.seed, 0))
     if cv < _EVEN:
         return {"scale": 1.0, "units": None, "count": count}

@@ -107,7 +107,22 @@ function fullRate(tables, rules, [each, token], isl, osl, yielded) {  // and tha
   const work = each + even(isl) * token;
   return Math.min(engineRate(tables, rules, isl, osl, yielded), work ? rules.front_ends / work : Infinity);
 }
-function engineRate([t, h], rules, isl, osl, yielded) {  // requests a second that are sustained at most, at mean lengths
+function inFlight(tables, rules, isl, osl, yielded, rate) {  // requests that run at once at a rate, no more than have a place: Little's law with mean steps
+  const { begun, prompts } = fullEngine(tables, rules, isl, osl, yielded), [t, h] = tables, prompt = prompts / begun, left = 1 - rate * prompt, steps = (osl - 1) / yielded, context = isl + osl / 2;
+  if (!(left > 0)) return 0;
+  const most = Math.min(rules.most, Math.max(rules.blocks * rules.block / (isl + (rules.reserves ? osl : osl / 2)), 1)), crowd = rules.lanes > 1 ? Math.max(rules.lanes * t.decode_stage, 1) : 1;
+  let count = Math.min(1, most);
+  for (let round = 0; round < 12; round++) {
+    const own = Math.max(even(count / rules.lanes), 1), step = (LOOP.run_time(t, h, own, own * context)[0] + (t.drafting.length ? t.drafting(own) : 0)) * crowd;
+    count = Math.min(rate * (prompt + steps * step) / left, most);
+  }
+  return count;
+}
+function engineRate(tables, rules, isl, osl, yielded) {  // requests a second that are sustained at most, at mean lengths
+  const { begun, decode, prompts } = fullEngine(tables, rules, isl, osl, yielded);
+  return begun / (decode + prompts);
+}
+function fullEngine([t, h], rules, isl, osl, yielded) {  // a turn of an engine whose places are taken: prompts that begin in it, its decode steps and its prompts [s]
   const fresh = Math.max(isl, 1), held = isl + (rules.reserves ? osl : osl / 2), places = Math.max(Math.min(rules.most, Math.max(rules.blocks * rules.block / held, 1)) / rules.lanes, 1);
   const { width } = t, after = (osl - 1) / yielded, budget = rules.budget * rules.engines, context = isl + osl / 2;
   const decode = (sequences) => { const count = Math.max(even(sequences), 1); return LOOP.run_time(t, h, count, count * context)[0] + (t.drafting.length ? t.drafting(count) : 0); };
@@ -119,7 +134,7 @@ function engineRate([t, h], rules, isl, osl, yielded) {  // requests a second th
     const together = Math.max(Math.min(Math.floor(budget / fresh), places), 1), prompts = together / t.replicas, rows = Math.max(even(prompts), 1);
     const saved = t.saved_counts.length ? LOOP.saved_time(t, rows, new Float64Array(rows), even(rows * fresh)) : t.launch;
     const time = t.sequences(rows) + t.sampled(rows) + shared(prompts * fresh) + images(rows) + prompts * attention - saved * (rows - 1);
-    return rules.lanes * places / (after * (after > 0 ? decode(places) : 0) * crowd(t.decode_stage) + places / together * Math.max(time, t.floor[0]) * crowd(t.prompt_stage));
+    return { begun: rules.lanes * places, decode: after * (after > 0 ? decode(places) : 0) * crowd(t.decode_stage), prompts: places / together * Math.max(time, t.floor[0]) * crowd(t.prompt_stage) };
   }
   const decoding = after > 0 ? Math.min(places * after / (after + 1), budget * after / (fresh + after * width)) : 0, begun = after > 0 ? decoding / after : Math.min(places, budget / fresh);
   const own = decoding / t.replicas, each = begun / t.replicas, some = decoding >= 1;
@@ -128,5 +143,5 @@ function engineRate([t, h], rules, isl, osl, yielded) {  // requests a second th
     const pooled = (tokens) => LOOP.tokens_time(even(tokens), t.pooled_dense, t.pooled_counts, t.pooled_times);
     added += pooled(decoding * width + begun * fresh) - pooled(decoding * width);
   }
-  return rules.lanes * begun / ((some ? decode(decoding) : 0) * crowd(t.decode_stage) + added * crowd(t.prompt_stage));
+  return { begun: rules.lanes * begun, decode: (some ? decode(decoding) : 0) * crowd(t.decode_stage), prompts: added * crowd(t.prompt_stage) };
 }
