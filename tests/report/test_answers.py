@@ -267,7 +267,8 @@ def test_every_deployment_has_sliders(tmp_path: Path, keys: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("load", [
-    {"rate": 5.0}, {"rate": 1000.0}, {"rate": 36.0, "isl": 64, "osl": 1000, "gpu": "b200-sxm"}, {"concurrency": 64, "requests": 640}, {"concurrency": 64, "calibration": "none"},
+    {"rate": 5.0}, {"rate": 1000.0}, {"rate": 36.0, "isl": 64, "osl": 1000, "gpu": "b200-sxm"},
+    {"concurrency": 64, "requests": 640}, {"concurrency": 64, "calibration": "none"},
 ])  # fmt: skip
 def test_a_load_has_sliders(tmp_path: Path, load: dict[str, Any]) -> None:
     page, answer = page_of(tmp_path, "llama-3-8b", **load, **FEW), rk.estimate("llama-3-8b", **load)

@@ -164,8 +164,8 @@ def steady_and_jobs(classes: Sequence[TrafficClass]) -> tuple[list[TrafficClass]
 _MOST = 6  # classes of one model of which all partitions are priced
 _SHOWN = 6  # of the others
 _FILLED = 2  # deployments of a fleet into whose valleys jobs are put
-_OF_CLASSES = ("rate", "cached", "users", "concurrency", "trace", "sessions", "isl", "osl", "peak", "images", "image_size",
-               "encoder_gpus")  # fmt: skip
+_OF_CLASSES = ("rate", "users", "concurrency", "trace", "sessions", "isl", "osl", "cached", "peak", "images",
+               "image_size", "encoder_gpus")  # fmt: skip
 _NO_PART = (
     "cache_tier", "growth", "months", "autoscale", "tco", "disaggregated", "mixed", "by", "clean", "router",
     "sensitivity",
