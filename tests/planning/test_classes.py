@@ -141,8 +141,8 @@ class TestMix:
                     (job.first - job.arrived, rest / (job.osl - 1), now - job.arrived)
                 )
 
-        requests = islice(mix.arrivals(rate, asked.seed), asked.requests)
-        load_of = Load(requests, asked.isl.mean + asked.osl.mean, int(mix.longest), warmup=asked.warmup, keep=keep)
+        requests = islice(mix.arrivals(rate, asked.seed), asked.count)
+        load_of = Load(requests, asked.isl.mean + asked.osl.mean, int(mix.longest), warmup=asked.filling, keep=keep)
         serve(bearer.replica.resolved, load_of, Setup(by_class=True))
         for name, seen in rows.items():
             assert [said.classes[name].means[each] for each in METRICS] == pytest.approx(

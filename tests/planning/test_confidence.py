@@ -96,6 +96,21 @@ def test_fleets_serve_what_is_offered_over_twenty_thousand_requests() -> None:
     assert (runs[1].tpot_ms.p95 or math.inf) > 40.0 * 0.98
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_decode_pools_are_as_in_simulate(engine: str) -> None:
+    """Prompts come computed: no step of theirs lengthens those that decode. One replica fewer has no room for all."""
+    asked: dict[str, Any] = {"rate": 40.0, "isl": 2000, "osl": 400, "tp": 4, "engine": engine, "calibration": "none"}
+    answer = rk.plan("llama-3.3-70b", "h100-sxm", "p95 ttft<2s, p95 tpot<30ms", **asked | {"tp": [4]})
+    prefill, decode = next(each for each in answer.candidates if each.kind == "disaggregated").fleets
+    fewer, as_many = (
+        rk.simulate("llama-3.3-70b", "h100-sxm", **asked, max_model_len=2560, prefill_replicas=prefill.replicas,
+                    replicas=count, requests=6000, warmup=1200) for count in (decode.replicas - 1, decode.replicas)
+    )  # fmt: skip
+    said = answer.best.predicted["tpot_ms"]["mean"]
+    assert as_many.tpot_ms.mean == pytest.approx(said, rel=0.05)
+    assert as_many.tpot_ms.p95 <= 30.0 < fewer.tpot_ms.p95
+
+
 def test_the_probability_is_that_of_the_interval() -> None:
     """Where the limit stands at the upper end of a 90 % interval, 5 % lie above; at the expected value half do."""
     plain = Felt(lambda *_: 0.040, spans={"tpot": (0.8, 1.25)})
