@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.estimation.estimator import read_deployment, resolve
-from rooflinekit.estimation.steps import predict_step
+from rooflinekit.estimation.facts import predict_step
 from rooflinekit.evidence.benchmark_runs import Given, predict_load
 from rooflinekit.evidence.compare import compare
 from rooflinekit.evidence.engine_fit import fit_engine

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from rooflinekit.decision.sweeping.answer import Job
-    from rooflinekit.decision.sweeping.grid import Grid
     from rooflinekit.decision.sweeping.output import KeptPieces
-    from rooflinekit.decision.sweeping.sweep import Table
+    from rooflinekit.decision.sweeping.sweep import Grid, Table
 
 _AXES = {name: row.axis() for table in (Accelerator, Scenario) for name, row in options_of(table).items()}
 _FIRST = ("gpu", "batch", "isl", "osl", "context", "concurrency", "rate")
@@ -72,8 +71,7 @@ def _source(
     name: str, axes: dict[str, str], also: Sequence[str], sheet: str | None, job: Job
 ) -> tuple[Grid | Table, Any]:
     """The scenarios, and what tells them from others."""
-    from rooflinekit.decision.sweeping.grid import Grid, parse_axis
-    from rooflinekit.decision.sweeping.sweep import check_inputs, identity, is_table, open_table
+    from rooflinekit.decision.sweeping.sweep import Grid, check_inputs, identity, is_table, open_table, parse_axis
 
     for pair in also:
         key, equals, text = pair.partition("=")

@@ -14,8 +14,7 @@ import pytest
 
 import rooflinekit as rk
 from rooflinekit.decision.sweeping.answer import Job, Piece, answer, with_costs
-from rooflinekit.decision.sweeping.grid import Grid
-from rooflinekit.decision.sweeping.sweep import Means, SweepShard, run
+from rooflinekit.decision.sweeping.sweep import Grid, Means, SweepShard, run
 from rooflinekit.simulation.execute import _connected, execute
 
 MIXED = Grid.of({

@@ -21,9 +21,8 @@ from typer.testing import CliRunner
 import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.decision.sweeping.answer import Job
-from rooflinekit.decision.sweeping.grid import Grid
 from rooflinekit.decision.sweeping.output import KeptPieces, write_table
-from rooflinekit.decision.sweeping.sweep import Means, run
+from rooflinekit.decision.sweeping.sweep import Grid, Means, run
 from rooflinekit.decision.sweeping.tables import TextTable
 
 CSV = r'''Owner,Model,Batch size, ISL ,id,Note
