@@ -71,10 +71,7 @@ class Command:
         return None if free else texts
 
     def call(self, texts: Mapping[str, Any]) -> int:
-        """Read texts as the values of their options, and run; what was not said is left to its default.
-
-        Raises InputError for a text that cannot be read, and whatever the function raises.
-        """
+        """Read texts as the values of their options, and run; what was not said is left to its default."""
         given = {name: self.value(name, text) for name, text in texts.items() if text not in (None, False, [], ())}
         for name in ("model", "name"):  # typed here, and so asked for
             if isinstance(given.get(name), str) and "/" in given[name]:

@@ -143,8 +143,6 @@ def checked(batch: Batch) -> Batch:
     Traceback (most recent call last):
         ...
     rooflinekit.model.types.errors.WorkloadError: batch: past is -1.0, not from 0 to 1e+09
-
-    Raises WorkloadError for any other, and for one without sequences.
     """
     if not isinstance(batch, Batch):
         raise WorkloadError(f"batch is {type(batch).__name__}, not a Batch; make one with Batch.decode(32, 2048)")

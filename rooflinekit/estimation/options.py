@@ -66,8 +66,6 @@ def quantity(text: str, unit: str = "") -> float:
     (2000.0, 2000.0, 20.0, 1500.0, 0.2)
     >>> quantity("$7300 a month", "USD/h"), quantity("EUR2.5@1.2", "USD/h")
     (10.0, 3.0)
-
-    Raises ValueError for anything else.
     """
     word = text.strip()
     if unit.startswith("USD") and _CURRENCY.search(word):
@@ -128,10 +126,7 @@ class Option:
         self.type: Any = None
 
     def parse(self, text: str) -> Any:
-        """A text of the command line or of a cell as the value that Python takes.
-
-        Raises ValueError, or InputError, for a text that is none.
-        """
+        """A text of the command line or of a cell as the value that Python takes."""
         match self.kind:
             case "count" | "loose count":  # of a loose one, whoever takes it checks the bounds
                 return self._whole(text)
@@ -178,10 +173,7 @@ class Option:
         return _WORDS.get(self.kind) or {"": "NUMBER", "share": "SHARE"}.get(self.unit, self.unit)
 
     def joined(self, name: str, values: list[Any]) -> Any:
-        """The values of an option that was repeated: `name=number` each, or the last.
-
-        Raises InputError for one name twice.
-        """
+        """The values of an option that was repeated: `name=number` each, or the last."""
         if not all(isinstance(value, Mapping) for value in values):
             if self.kind == "price" and len(values) > 1:
                 raise InputError(f"{name} is one number, one file, or name=number for each; not several of them")
@@ -229,10 +221,7 @@ class Option:
         return int(value)
 
     def check(self, name: str, value: Any) -> Any:
-        """A value that a user gave.
-
-        Raises WorkloadError for one that makes no sense.
-        """
+        """A value that a user gave."""
         match self.kind:
             case "count":
                 return self._count(name, value)
@@ -332,11 +321,7 @@ def _aliases(table: Any) -> dict[str, str]:
 
 
 def read(table: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The keywords that were given, by their present names and checked; None leaves a keyword to its default.
-
-    Raises InputError for a keyword that the table does not have, or for two names of one; WorkloadError for a value
-    that makes no sense.
-    """
+    """The keywords that were given, by their present names and checked; None leaves a keyword to its default."""
     known, aliases, found = options_of(table), _aliases(table), {}
     for key, value in given.items():
         name = aliases.get(key, key)

@@ -350,8 +350,6 @@ def serving_accuracy(
 
     `calibration` is a name, a path, "none" for the datasheet bound, or None for the one that `estimate` would take.
     A row that cannot be answered is counted with its reason.
-
-    Raises SpecError for a file that is no serving table.
     """
     unanswered: Counter[str] = Counter()
     told = progress or (lambda _: None)

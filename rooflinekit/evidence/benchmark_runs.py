@@ -67,10 +67,7 @@ class LoadPrediction:
 
 
 def predict_load(predictor: Predictor, asked: AskedLoad, scheduler: Scheduler | None = None) -> LoadPrediction:
-    """A load as it is played, told apart as a comparison needs it.
-
-    Raises DoesNotFitError if not one such request fits.
-    """
+    """A load as it is played, told apart as a comparison needs it."""
     found = play_load(predictor, asked, scheduler)
     ttft, tpot, e2e = found.times()
     parts = asdict(found.tokens) | found.played.first_parts._asdict()
@@ -249,10 +246,7 @@ class Posed:
         return predict_load(predictor, self.load, self.scheduler)
 
     def limits(self) -> tuple[dict[str, float], float]:
-        """Bounds that nothing can beat, as `LoadPrediction.bounds`, and sequences in steps of one replica.
-
-        Raises DoesNotFitError if not one such request fits.
-        """
+        """Bounds that nothing can beat, as `LoadPrediction.bounds`, and sequences in steps of one replica."""
         if self.work is not None:
             return dict(predict_static(self.resolved.predictor, self.work).bounds), float(self.work.batch)
         found = play_load(self.resolved.predictor, self.load, self.scheduler)
@@ -271,8 +265,6 @@ def pose(run: Measurement, given: Given, room: int | None = None, kept: Kept | N
 
     A server that counts tokens alone has their rate over their mean number as its rate, and the requests that wait for
     their first token over that as TTFT (Little's law).
-
-    Raises InputError for facts that are missing, and whatever `resolve` raises.
     """
     read, osl = run.facts, given.facts.osl or run.facts.osl
     counts = read.rate is None and run.tool == "llamacpp metrics" and run.output_tok_s
@@ -342,10 +334,7 @@ def room_of(entries: Sequence[Measurement | StartUp]) -> int | None:
 
 
 def known_facts(source: str, read: Facts, given: Facts, needed: Sequence[str]) -> Facts:
-    """Facts of the file under those of the user.
-
-    Raises InputError naming the options for all that is still missing.
-    """
+    """Facts of the file under those of the user."""
     own = {entry.name: getattr(given, entry.name) for entry in fields(Facts) if entry.name != "cv"}
     known = replace(read, **{name: value for name, value in own.items() if value is not None})
     if given.rate is not None or given.concurrency is not None:
@@ -360,10 +349,7 @@ def known_facts(source: str, read: Facts, given: Facts, needed: Sequence[str]) -
 
 
 def resolve_facts(facts: Facts, given: Given, stated: Mapping[str, Any] | None = None) -> Resolved:
-    """Model, accelerator and deployment of a run; stated: what its file says of formats, limits and degrees.
-
-    Raises InputError for a model that only its server knows.
-    """
+    """Model, accelerator and deployment of a run; stated: what its file says of formats, limits and degrees."""
     name = str(facts.model)
     if given.facts.model is None:  # a server may call its model whatever it likes
         if (read := known_model(name)) is None:

@@ -385,10 +385,7 @@ def _figure(metric: Metric, value: float | None) -> str:
 
 
 def _steps(path: Path, given: Given, alone: bool) -> list[Run]:
-    """Whole steps of a measurement file, each beside a static batch; `alone`: what is given is of no other file.
-
-    Raises InputError for a file without steps, and for facts that such a file says itself.
-    """
+    """Whole steps of a measurement file, each beside a static batch; `alone`: what is given is of no other file."""
     steps = read_steps(path)
     if not steps:
         kernels = "; `accuracy kernels` sets its kernels beside the prediction" if read_rows(path).rows else ""

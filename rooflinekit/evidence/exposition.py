@@ -108,8 +108,6 @@ def read_scrape(text: str, time: float, source: str) -> Scrape:
 
     >>> read_scrape('vllm:num_requests_running{model_name="m"} 3.0', 0.0, "url").values
     {'running': 3.0}
-
-    Raises InputError without the package that reads it, SpecError for what is no exposition of a known engine.
     """
     values: dict[str, list[float]] = {}
     wrong: dict[str, str] = {}  # by the same names
@@ -161,10 +159,7 @@ def read_scrape(text: str, time: float, source: str) -> Scrape:
 
 
 def together(scrapes: Sequence[Scrape]) -> Scrape:
-    """Servers that share a load as one: what they count adds up, and their caches are used as on average.
-
-    Raises SpecError for servers of several engines or models.
-    """
+    """Servers that share a load as one: what they count adds up, and their caches are used as on average."""
     first = scrapes[0]
     for several in ({each.engine for each in scrapes}, {each.model for each in scrapes if each.model}):
         if len(several) > 1:
@@ -246,10 +241,7 @@ def interval(before: Scrape, after: Scrape, source: str) -> Interval | None:
 
 
 def read_page(source: str, text: str) -> Measurement:
-    """One look at a server, as what happened since it started; for how long is not known, so it has no rate.
-
-    Raises SpecError for a page that counts no request, or times none, and what `read_scrape` raises.
-    """
+    """One look at a server, as what happened since it started; for how long is not known, so it has no rate."""
     look = read_scrape(text, math.inf, source)
     found = interval(replace(look, time=0.0, values={}), look, source)
     if found is None or not (found.run.ttft.middle[1] or found.run.tpot.middle[1] or found.run.e2e.middle[1]):
@@ -315,8 +307,6 @@ def read_recording(source: str, text: str) -> list[Interval]:
 
     Scrapes that their writer did not finish are left out. So are, with a note, those that cannot be read, and one whose
     time does not lie between those of its neighbours. Where the clock was set back, the interval of that moment is.
-
-    Raises SpecError for fewer than two scrapes that can be read, or servers that share no load.
     """
     looks: list[tuple[float, dict[str, Scrape]]] = []
     lost, units, samples = list[str](), set[str](), list[str]()
@@ -429,10 +419,7 @@ class LoggedRequests(NamedTuple):
 
 
 def read_request_log(source: str, lines: Sequence[Mapping[str, Any]], errors: Sequence[str] = ()) -> list[Interval]:
-    """Requests, one mapping each, by the minute in which they ended; errors: what is wrong with other lines.
-
-    Raises what `read_requests` does.
-    """
+    """Requests, one mapping each, by the minute in which they ended; errors: what is wrong with other lines."""
     read = read_requests(source, lines)
     damaged = (_counted(errors, "lines cannot be read"),) if errors else ()
     return by_minute(source, read._replace(notes=(*read.notes, *damaged)))
@@ -443,8 +430,6 @@ def read_requests(source: str, lines: Sequence[Mapping[str, Any]]) -> LoggedRequ
 
     Requests that lack something, as those that failed do, are left out with a note. So are those with a value out of
     range, and one whose end is an hour away from that of both neighbours. Spans of something else are without a note.
-
-    Raises SpecError if no request is whole, for what the first one lacks.
     """
     model, lost, units, found = None, list[str](), set[str](), list[tuple[float, dict[str, float]]]()
     for number, line in enumerate(lines, 1):

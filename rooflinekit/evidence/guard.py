@@ -86,10 +86,7 @@ class BenchmarkValue:
 
 
 def read_readings(path: Path, unit: str | None = None) -> list[BenchmarkValue]:
-    """Every reading of a file; `unit` is that of a CSV whose header names none.
-
-    Raises SpecError for a file that cannot be read or that no known tool wrote.
-    """
+    """Every reading of a file; `unit` is that of a CSV whose header names none."""
     found = list(_read(path, unit))
     if not found:
         raise SpecError(f"{path}: holds no reading")

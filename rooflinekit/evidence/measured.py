@@ -61,10 +61,7 @@ _HARNESS = re.compile(r'\s*\{"type": *"header"')  # the first line of a measurem
 
 
 def read_measurements(path: Path) -> list[Measurement | StartUp]:
-    """Read every run in a file.
-
-    Raises SpecError for a file that cannot be read or that none of the known tools wrote.
-    """
+    """Read every run in a file."""
     text, source = read_text(path), path.name
     found: list[Measurement | StartUp] = [each.run for each in _intervals(path, source, text)]
     kind = _written(text)
@@ -80,10 +77,7 @@ def read_measurements(path: Path) -> list[Measurement | StartUp]:
 
 
 def read_intervals(path: Path) -> list[Interval]:
-    """Intervals of a recording of scrapes or of a log of requests, in order of time.
-
-    Raises SpecError for a file that cannot be read or is neither.
-    """
+    """Intervals of a recording of scrapes or of a log of requests, in order of time."""
     text = read_text(path)
     if found := _intervals(path, path.name, text):
         return found
@@ -288,10 +282,7 @@ def _serving_client(fields: Fields, tool: str, e2e: str, models: tuple[str, ...]
 
 
 def _machines(fields: Fields, notes: list[str]) -> tuple[str | None, int | None, int]:
-    """The accelerator, the degree of tensor parallelism and the servers, as llm-d's harness adds them.
-
-    Raises SpecError where prompts have servers of their own.
-    """
+    """The accelerator, the degree of tensor parallelism and the servers, as llm-d's harness adds them."""
     gpu, count = accelerators(fields.text("gpu"))
     prefills, servers = fields.count("prefill_replicas"), fields.count("decode_replicas") or 1
     if prefills:

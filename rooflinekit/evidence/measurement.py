@@ -134,10 +134,7 @@ class Fields:
         return next((value for value in found if isinstance(value, str) and value.strip()), None)
 
     def number(self, *names: str, scale: float = 1.0, most: float = MOST) -> float | None:
-        """The first of these keys that is there, scaled; None if none is.
-
-        Raises SpecError for what is negative, above `most`, not finite or no number.
-        """
+        """The first of these keys that is there, scaled; None if none is."""
         name = next((name for name in names if self.data.get(name) is not None), None)
         if name is None:
             return None

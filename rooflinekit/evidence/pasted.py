@@ -58,10 +58,7 @@ def is_pasted(text: str) -> bool:
 
 
 def read_pasted(source: str, text: str, from_json: Parser) -> list[Measurement]:
-    """Every run in a text; JSON among its lines goes before blocks, which say the same.
-
-    Raises SpecError for a value that cannot be, a time whose unit nothing says, and more than 1,000 runs.
-    """
+    """Every run in a text; JSON among its lines goes before blocks, which say the same."""
     found: list[Measurement] = []
     parts = services(text)
     for name, part in parts.items():

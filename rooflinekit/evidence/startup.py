@@ -64,8 +64,6 @@ def read_startup(source: str, text: str) -> StartUp:
     >>> log = "GPU KV cache size: 178,880 tokens, Maximum concurrency for 40,960 tokens per request: 4.37x"
     >>> read_startup("log", log).kv_tokens
     178880
-
-    Raises SpecError if the cache has no room, or a number is out of range.
     """
     every = {engine: _found(quantities, text) for engine, quantities in _patterns().items()}
     engine = max(every, key=lambda name: len(every[name]))

@@ -89,10 +89,7 @@ class Compared:
 
 
 def compare_model(rows: Iterable[Mapping[str, Any]], gpu: str, calibration: str | None = None) -> Iterator[Compared]:
-    """Predict every measured row of a step: the TTFT of a batch, or a decode step at its context.
-
-    Raises InputError (and its kinds) as `estimate` does.
-    """
+    """Predict every measured row of a step: the TTFT of a batch, or a decode step at its context."""
     from rooflinekit.estimation.estimator import estimate  # noqa: PLC0415 - points are measured where it cannot run
 
     for row in rows:

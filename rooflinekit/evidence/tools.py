@@ -69,10 +69,7 @@ def accelerators(text: str | None) -> tuple[str | None, int | None]:
 
 
 def from_tool(source: str, data: Mapping[str, Any]) -> Iterator[Measurement]:
-    """The run in one JSON document of the tools of the table; none of any other.
-
-    Raises SpecError for what is no benchmark of speed, and for a value that cannot be.
-    """
+    """The run in one JSON document of the tools of the table; none of any other."""
     for row in _tables()["refused"]:
         if all(isinstance(data.get(key), Mapping) for key in row["marks"]) and _holds(data, row["inside"]):
             raise SpecError(f"{source}: {row['says']}")
@@ -104,10 +101,7 @@ def _at(data: Mapping[str, Any], path: str) -> Any:
 
 
 def measurement_of(source: str, how: How, found: Mapping[str, Any], notes: tuple[str, ...] = ()) -> Measurement:
-    """A run by the names of tools.yaml; times are in ms unless the tool's are in seconds.
-
-    Raises SpecError for a value that cannot be, and for pools apart.
-    """
+    """A run by the names of tools.yaml; times are in ms unless the tool's are in seconds."""
     fields, said = Fields(source, found), list(notes)
     if _true(found.get("disaggregated")):
         raise SpecError(_DISAGGREGATED.format(source))
@@ -234,8 +228,6 @@ def llama_run(
     >>> run = llama_run("t", (512, 0, 0), 1024.0, Facts(), {})
     >>> run.ttft.mean, run.facts.isl
     (500.0, 512)
-
-    Raises SpecError without a token or a rate.
     """
     prompt, made, depth = tokens
     if not rate or not prompt + made:

@@ -218,10 +218,7 @@ class Watcher:
         self._resolved: Kept = {}
 
     def see(self, interval: Interval) -> Beside:
-        """Predict an interval, and judge it.
-
-        Raises InputError for what its deployment lacks, DoesNotFitError where not one request would fit.
-        """
+        """Predict an interval, and judge it."""
         posed = pose(interval.run, self.given, self._room_of(interval), self._resolved)
         beside = set_beside(interval, posed, self.given.copies(interval.run))
         self._posed = posed
@@ -236,10 +233,7 @@ class Watcher:
         return beside
 
     def see_all(self, intervals: Iterable[Interval]) -> list[str]:
-        """Judge intervals; returns why each that cannot be predicted is left out.
-
-        Raises what `see` does for the first one, where none was ever predicted.
-        """
+        """Judge intervals; returns why each that cannot be predicted is left out."""
         errors, intervals = list[RooflinekitError](), list(intervals)
         prepare(2 * STEADY * len(intervals))  # an open loop and a closed one for each
         for each in intervals:
@@ -283,8 +277,6 @@ class Watcher:
 
         Since the last lasting change of TPOT, if one lasts; at most `DISTINCT` of them, spread evenly over the requests
         under way, since neighbouring minutes repeat each other. date: of the fit, for its file.
-
-        Raises what `fit_engine` does.
         """
         since = self._changes["tpot"].since or 0
         places = sorted(range(since, len(self.seen)), key=lambda place: self.seen[place].in_flight)

@@ -77,8 +77,6 @@ def explain(run: Measurement, given: Given, room: int | None = None, own: Mappin
     """Find the smallest changes of a run's assumptions with which the prediction fits it.
 
     own: what its file says, where that is not what is assumed.
-
-    Raises what `pose` raises for the run as it is.
     """
     posed = pose(run, given, room)
     case = _RunCase(run, given, room, _deviations(posed))

@@ -33,10 +33,7 @@ from rooflinekit.model.types.time import SIGMAS, KernelTime
 
 
 def check_deployment(model: Model, deployment: Deployment, system: System) -> None:
-    """Refuse a split that the model or the system does not allow, naming those it does.
-
-    Raises DeploymentError.
-    """
+    """Refuse a split that the model or the system does not allow, naming those it does."""
     if deployment.images:
         model.seeing(deployment.images)
     for message in _refusals(model, deployment, system):
@@ -653,10 +650,7 @@ def _shares(timed: Sequence[tuple[StepTime, int]]) -> tuple[Numeric, Numeric]:
 def make_plan(
     model: Model, deployment: Deployment, system: System, calibration: Calibration | None, engine: Engine = IDEAL
 ) -> Plan:
-    """Check the split and the formats, and lay out the operations.
-
-    Raises DeploymentError for a split that does not exist, DtypeError for a format the accelerator lacks.
-    """
+    """Check the split and the formats, and lay out the operations."""
     check_deployment(model, deployment, system)
     model = model.beside(deployment.images) if deployment.images else model
     if engine.memory.head_place and deployment.pp > 1:

@@ -63,10 +63,7 @@ def document(table: pd.DataFrame, inputs: Sequence[str], most: int | None, basel
 
 
 def _interactivity(table: pd.DataFrame, baseline: str | None) -> Iterator[Section]:
-    """The best throughput of a GPU by the speed of a user, where several are compared.
-
-    Raises InputError for a baseline that is not among them.
-    """
+    """The best throughput of a GPU by the speed of a user, where several are compared."""
     by = compared(table)
     found = interactivity(table, by) if by and {USER, GPU} <= set(table) else pd.DataFrame()
     names = [str(name) for name in found.columns]

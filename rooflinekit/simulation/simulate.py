@@ -95,10 +95,7 @@ class Setup(Scheduler):
     cells: int = 1  #: parts of the fleet among which requests are dealt at random; the router knows one of them
 
     def of_cell(self, number: int) -> Setup:
-        """What one cell has of it.
-
-        Raises WorkloadError where cells would not be alike.
-        """
+        """What one cell has of it."""
         cells = self.cells
         for name, count in (("replicas", self.replicas), ("prefill_replicas", self.prefill_replicas)):
             if count % cells:
@@ -316,10 +313,7 @@ def _said(  # noqa: PLR0913, PLR0917 - the scheduler and the cache of a run
 
 
 def fleet_of(predictor: Predictor, first: Predictor, load: Load, setup: Setup, ledger: Ledger) -> Fleet:
-    """Lay out the replicas; those of one deployment share one step table. `first` is that of the prefill replicas.
-
-    Raises WorkloadError for settings that make no sense, DoesNotFitError if the cache holds no request.
-    """
+    """Lay out the replicas; those of one deployment share one step table. `first` is that of the prefill replicas."""
     predictor, first = served(predictor), served(first)
     drafted = setup.draft_tokens
     clock = _clock(predictor, load, setup, drafted + 1)
@@ -503,10 +497,7 @@ class Question:
     tpot_ms: float | None = None
 
     def of_cell(self, number: int, cells: int) -> Question:
-        """What comes to one cell: a part of a Poisson stream is one too; rows of a trace are dealt by `dealt`.
-
-        Raises WorkloadError for arrivals of which a part has another law, and where a cell would get none.
-        """
+        """What comes to one cell: a part of a Poisson stream is one too; rows of a trace are dealt by `dealt`."""
         if self.arrivals is not None or (self.cv != 1.0 and self.rate is not None):
             raise WorkloadError(
                 "cells divide Poisson arrivals, users, sessions and traces; give --rate alone, or leave cells out"
@@ -528,8 +519,6 @@ def make_load(
     >>> load, _, _ = make_load(Question(rate=2.0, requests=3, isl="64", osl="8"))
     >>> [arrival.isl for arrival in load.arrivals]
     [64, 64, 64]
-
-    Raises InputError (and its kinds) for a question that makes no sense.
     """
     given = [key for key in ("arrivals", "trace") if getattr(question, key) is not None]
     given += [key for key in ("rate", "concurrency") if getattr(question, key) is not None and question.trace is None]
@@ -578,10 +567,7 @@ def make_load(
 
 
 def _traced(question: Question, seed: int) -> tuple[Trace, tuple[Length, Length] | None]:
-    """The trace with times, unless users wait for their answers; and lengths of --isl and --osl, where it has none.
-
-    Raises InputError for a rate beside users or times, and for lengths that come at no rate.
-    """
+    """The trace with times, unless users wait for their answers; and lengths of --isl and --osl, where it has none."""
     assert question.trace is not None
     trace, lengths = load_trace(question.trace, question.clean), None
     if not trace.sized:

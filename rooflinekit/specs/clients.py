@@ -166,10 +166,7 @@ def _shipped() -> tuple[Client, ...]:
 
 
 def read_clients(path: Path) -> tuple[Client, ...]:
-    """Read a file of clients.
-
-    Raises SpecError for anything that is unknown, missing or not cited.
-    """
+    """Read a file of clients."""
     root = Section.open(path)
     clients = root.read(_ClientFile).clients
     for client, section in zip(clients, root.entries("clients"), strict=True):

@@ -120,8 +120,6 @@ def split_version(text: str) -> tuple[str, str | None]:
 
     >>> split_version("vLLM@0.8.5"), split_version("sglang")
     (('vllm', '0.8.5'), ('sglang', None))
-
-    Raises InputError for something that is no version.
     """
     name, at, version = text.strip().lower().partition("@")
     name = "llama.cpp" if name in ("llamacpp", "llama-cpp", "llama_cpp") else name
@@ -138,9 +136,6 @@ def load_engine(name: str, version: str | None = None, accelerator: str = "") ->
 
     >>> load_engine("ideal").memory.budget
     'none'
-
-    Raises UnknownNameError for an engine without a profile, InputError for a version that none of its profiles
-    describes, and SpecError for a file that cannot be trusted.
     """
     engine, given = split_version(name)
     if engine not in engine_names():
@@ -330,10 +325,7 @@ class FlagTable:
     notes: Mapping[str, str] = field(default_factory=dict)  #: how `replicas`, or those of a `split`, become a service
 
     def check(self, version: str) -> str:
-        """The version to look up; the newest that was read if it is empty.
-
-        Raises InputError for a version outside of what was read.
-        """
+        """The version to look up; the newest that was read if it is empty."""
         first, newest = self.read[0], self.read[-1]
         if not version:
             return newest
@@ -397,8 +389,6 @@ def load_flags(engine: str) -> FlagTable:
 
     >>> load_flags("vllm").find("sequences", "0.8.5").spelling
     '--max-num-seqs'
-
-    Raises InputError for an engine that has no server, SpecError for a file that cannot be trusted.
     """
     if engine not in launchable():
         raise InputError(f"no server settings of {engine} are known; nearest: {', '.join(launchable())}")

@@ -140,8 +140,6 @@ def load_accelerator(name: str | os.PathLike[str]) -> Loaded[Accelerator]:
 
     >>> load_accelerator("h100-sxm").value.memory_bandwidth
     3350000000000.0
-
-    Raises UnknownNameError for an unknown name and SpecError for a file that cannot be trusted.
     """
     found = resolve("accelerator", name)
     accelerator, findings = kept(_checked, found.value)
@@ -159,10 +157,7 @@ def _checked(path: Path) -> tuple[Accelerator, tuple[str, ...]]:
 
 
 def read_facts(path: Path) -> sanity.AcceleratorFacts:
-    """Facts of an accelerator file, not yet checked against physics.
-
-    Raises SpecError for whatever is missing, unknown, unsourced, without a unit or not above 0.
-    """
+    """Facts of an accelerator file, not yet checked against physics."""
     root = Section.open(path, "`rooflinekit show --template gpu` prints an example")
     file = root.read(_File)
     compute, memory, cores, links, price = file.compute, file.memory, file.cores, file.links, file.price
@@ -230,9 +225,6 @@ def load_system(name: str | os.PathLike[str], accelerator: Accelerator) -> Loade
     >>> from rooflinekit.specs import load_accelerator
     >>> load_system("gb200-nvl72", load_accelerator("gb200").value).value.domain_size
     72
-
-    Raises UnknownNameError for an unknown name, SpecError for a file that cannot be trusted, DeploymentError where the
-    system is built of another accelerator.
     """
     found = resolve("system", name)
     file, provenance = kept(_read_system, found.value)

@@ -49,8 +49,6 @@ def host_of(text: str | None, accelerator: str, eager: bool) -> Host | None:
 
     >>> host_of("40", "h100-sxm", False).launch, host_of(None, "a100-sxm-80gb", True).launch
     (4e-05, 4.6e-05)
-
-    Raises UnknownNameError for a class nobody knows, InputError for a time that makes no sense.
     """
     hosts, usual = kept(_read, Path(__file__).with_name("hosts.yaml"))
     if text is None:

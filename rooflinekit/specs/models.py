@@ -131,8 +131,6 @@ def typed_model(name: str) -> str:
 
     Typing it where huggingface_hub is installed is asking for it. Names that stand in files are never fetched so, nor
     those of Python and of the services.
-
-    Raises SpecError where it cannot be fetched, with the nearest known names.
     """
     if not re.fullmatch(rf"{ID}(?:@[\w.-]+)?", name) or Path(name).exists() or find_spec("huggingface_hub") is None:
         return name
@@ -178,10 +176,7 @@ def _by_last_part(text: str, error: SpecError) -> Loaded[Model]:
 
 
 def _stored(name: str, unknown: UnknownNameError) -> Loaded[Model]:
-    """A model of the library, its weights stored as the end of the name says.
-
-    Raises what was raised for the whole name, with the way to its config.json where it may lie on the hub.
-    """
+    """A model of the library, its weights stored as the end of the name says."""
     fetches = f"{HUB}{name} reads its own config.json (pip install 'rooflinekit[hub]')"
     for ending in _STORED:
         found = re.fullmatch(rf"(?i)(.+?)[-_.]({ending})", name)

@@ -117,8 +117,6 @@ def dialogue_time(predictor: Predictor, dialogue: Dialogue, running: float) -> D
     (29000.0, 2000.0)
     >>> bool(ten.cached[0] == ten.recomputed[0]), bool(ten.cached[9] < ten.recomputed[9])
     (True, True)
-
-    Raises DoesNotFitError if the last turn does not fit.
     """
     import numpy as np  # noqa: PLC0415
 
@@ -296,10 +294,7 @@ class CostQuestion:
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> CostQuestion:
-        """Read keywords that `Cost` has checked; those of the deployment and of prices are left alone.
-
-        Raises WorkloadError for numbers that make no sense together.
-        """
+        """Read keywords that `Cost` has checked; those of the deployment and of prices are left alone."""
         usual = {name: option.default for name, option in options_of(CostOptions).items()} | {"long_context": _LONG}
         said = usual | dict(given)
         isl, osl = (parse_length(str(said[key])) for key in ("isl", "osl"))
@@ -325,10 +320,7 @@ class CostQuestion:
 
 
 def sequences_at(predictor: Predictor, asked: CostQuestion) -> float:
-    """Sequences that share a decode step at the rate that is asked, as it is played.
-
-    Raises WorkloadError for a rate that cannot be sustained.
-    """
+    """Sequences that share a decode step at the rate that is asked, as it is played."""
     load = AskedLoad(asked.isl, asked.osl, rate=asked.rate, cached=float(asked.cached))
     with room_for_one(predictor, asked.isl.mean, asked.osl.mean):
         played = play_load(predictor, load)

@@ -568,18 +568,12 @@ def launch(  # noqa: PLR0913 - the front door: keywords that each say one thing
 
 
 def parts_of_plan(plan: str | PathLike[str] | Mapping[str, Any], candidate: int | None = None) -> list[ServerPart]:
-    """The kinds of server of a plan's best candidate, or of one by its number from 1.
-
-    Raises InputError (SpecError for the file) for what no plan is.
-    """
+    """The kinds of server of a plan's best candidate, or of one by its number from 1."""
     return list(_parts(*_candidate(plan, candidate)))
 
 
 def _candidate(plan: str | PathLike[str] | Mapping[str, Any], number: int | None) -> tuple[Mapping[str, Any], object]:
-    """A candidate of what `rooflinekit plan --format json` wrote, the best or by its number from 1, and the traffic.
-
-    Raises InputError (SpecError for the file) if it is something else, or there is none.
-    """
+    """A candidate of what `rooflinekit plan --format json` wrote, the best or by its number from 1, and the traffic."""
     data: Any = plan if isinstance(plan, Mapping) else read_json(Path(plan))
     if not isinstance(data, Mapping) or not isinstance(data.get("candidates"), list):
         raise InputError("plan: no list of candidates in it; give what `rooflinekit plan --format json` writes")
@@ -613,10 +607,7 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 
 def _parts(candidate: Mapping[str, Any], traffic: object = None) -> Iterator[ServerPart]:
-    """The kinds of server of a candidate; lengths and load that their scenarios leave out are those of the traffic.
-
-    Raises InputError for a candidate without a scenario.
-    """
+    """The kinds of server of a candidate; lengths and load that their scenarios leave out are those of the traffic."""
     fleet = candidate.get("fleet")
     members = [candidate] if fleet is None else fleet
     if not isinstance(members, list) or not members:

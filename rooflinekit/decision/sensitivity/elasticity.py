@@ -150,8 +150,6 @@ def scaled(predictor: Predictor, resource: str, factor: float) -> Predictor:
     >>> one = Workload(1.0, 128.0, 2.0)
     >>> round(plain.tpot(one).expected / twice.tpot(one).expected, 6)  # one sequence: the memory and nothing else
     2.0
-
-    Raises KeyError for another resource.
     """
     plan = predictor.plan
     system, gpu, law, links = plan.system, plan.system.accelerator, plan.system.accelerator.power, _LINKS

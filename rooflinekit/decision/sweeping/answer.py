@@ -46,10 +46,7 @@ FAULT = "\0fault"
 
 
 def check_price(price: object) -> float | Mapping[str, float] | None:
-    """Read a price for one accelerator hour [USD/h], of all or by name; None leaves it to the accelerators' files.
-
-    Raises WorkloadError for what is no price.
-    """
+    """Read a price for one accelerator hour [USD/h], of all or by name; None leaves it to the accelerators' files."""
     named = priced_names(price)
     if isinstance(named, Mapping):
         return {name: positive(each, f"price of {name}", zero=True) for name, each in named.items()}
@@ -175,10 +172,7 @@ class Job:
 
 
 def answer(job: Job, piece: Piece) -> pd.DataFrame:
-    """The rows of a piece with their results and costs; what cannot be answered says so in its row.
-
-    Raises InputError for a table that cannot be read at all.
-    """
+    """The rows of a piece with their results and costs; what cannot be answered says so in its row."""
     scenarios = piece.rows()
     for column in scenarios.columns:
         if column in (*COST_COLUMNS, CO2_COLUMN):

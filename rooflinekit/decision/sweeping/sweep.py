@@ -44,8 +44,6 @@ def parse_axis(text: str, name: str, option: Option | None = None) -> list[Any]:
     [1, 2, 4, 8, 16, 32, 64]
     >>> parse_axis("bf16,fp8", "kv"), parse_axis("0.5:1.5:0.5", "rate"), parse_axis("default,8000", "context")
     (['bf16', 'fp8'], [0.5, 1.0, 1.5], [None, 8000])
-
-    Raises InputError for an empty place, and a range that does not end.
     """
     values: list[Any] = []
 
@@ -117,10 +115,7 @@ class Grid:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Grid:
-        """Read keywords: a list, tuple, range, array or Series is an axis, anything else one value.
-
-        Raises InputError for an axis without values, and for more than 10^9 combinations.
-        """
+        """Read keywords: a list, tuple, range, array or Series is an axis, anything else one value."""
         grid = cls(tuple((name, _values(name, value)) for name, value in given.items()))
         if grid.rows > _MOST:
             raise InputError(f"the grid has {grid.rows:,} combinations; at most {_MOST:,} are answered")
@@ -185,10 +180,7 @@ def is_table(name: str) -> bool:
 
 
 def open_table(name: str, sheet: str | None = None) -> Table:
-    """The scenarios of a file, by its suffix.
-
-    Raises InputError for a file that is not there, and a sheet of what has none.
-    """
+    """The scenarios of a file, by its suffix."""
     path = Path(name)
     kind = path.suffix.lower()
     if name != "-":
@@ -224,10 +216,7 @@ class SweepShard:
 
     @classmethod
     def parse(cls, text: str) -> SweepShard:
-        """Read i/n, from 1/n to n/n.
-
-        Raises InputError.
-        """
+        """Read i/n, from 1/n to n/n."""
         first, _, second = text.partition("/")
         if not (first.isdecimal() and second.isdecimal() and 1 <= int(first) <= int(second)):
             raise InputError(f"shard must be i/n with i from 1 to n, such as 1/4, not {text!r}")
@@ -281,10 +270,7 @@ def sweep(model: Any, *, simulate: bool = False, pareto: str | None = None, **sc
 
 
 def check_inputs(names: Iterable[str], simulate: bool) -> None:
-    """Refuse keywords that nobody reads.
-
-    Raises InputError.
-    """
+    """Refuse keywords that nobody reads."""
     known = [*options_of(Simulation)] if simulate else [*INPUT_COLUMNS]
     for name in names:
         if name not in (*known, "model", "gpu"):

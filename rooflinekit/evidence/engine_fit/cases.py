@@ -56,8 +56,6 @@ def case_of(posed: Posed, file: int) -> FitCase:
     """The rows of a run: TTFT and TPOT; throughput only where TPOT is missing, since it follows from them.
 
     In an open loop throughput is the rate and says nothing.
-
-    Raises DoesNotFitError if the prediction has no room for one request, InputError for a run that beats the datasheet.
     """
     run = posed.run
     times: dict[str, float] = {}
@@ -80,10 +78,7 @@ def with_costs(predictor: Predictor, costs: StepCosts) -> Predictor:
 
 
 def pose_step(step: MeasuredStep, given: Given) -> Posed:
-    """A whole step as the static batch that it is: TTFT of a prompt, TPOT of a decode step.
-
-    Raises what `resolve` does.
-    """
+    """A whole step as the static batch that it is: TTFT of a prompt, TPOT of a decode step."""
     row, point = step.row, step.point
     gpu = given.facts.gpu or step.gpu
     resolved = resolve(row["model"], gpu, read_deployment(deployment_of(row)), given.calibration)
@@ -132,8 +127,6 @@ def posed_benchmarks(
     """Pose the runs of files that have been read: names and entries by hash; notes and failures so far.
 
     A file or run that is there twice counts once, and one that the calibration in use has seen does not count.
-
-    Raises InputError if the runs are of several accelerators or engines, and the first failure if no run is left.
     """
     entries = [entry for digest in names for entry in runs[digest]]
     runs_of_clients = [entry for entry in entries if not isinstance(entry, MeasuredStep)]

@@ -73,8 +73,6 @@ def fit_form(rows: Measured, system: System, prior: Prior | None = None, start: 
     Discrete parameters are tried one by one (only those of `start`, or of a prior that is not distant, if given).
     Parameters that the data cannot pin are frozen at the prior (or at their usual value), the least certain first, and
     the rest is fitted again; one without which the rows fit worse stays free.
-
-    Raises MissingExtraError without scipy.
     """
     usual = prior.form if prior else type(start)() if start else FORMS[rows.family]()
     tried = {} if start or (prior and not prior.distant) else parameters(usual)
@@ -401,8 +399,6 @@ def carry(donor: FamilyFit, rows: Measured, system: System, source: str, reach: 
     The donor's correction and its discrete parameters stay; its continuous ones move within the spread, so that a few
     rows move what they show and no more. A fit of the rows alone is tried as well from eight rows a parameter on, where
     the donor has no correction that would be lost, where it is distant, and where it is of another number format.
-
-    Raises MissingExtraError without scipy.
     """
     tried = [_carried_and_held_out(donor, rows, system, reach.spread)]
     near = kernel_of(donor, rows)
@@ -473,8 +469,6 @@ def build_calibration(
 
     A family keeps the donor's fit, with its interval widened by the measured error of such a transfer, where there are
     fewer than 8 rows or where nothing fitted to them is better on shapes left out (`carry`).
-
-    Raises SpecError when no row is of this accelerator and engine, naming those that the tables hold.
     """
     if engine not in ENGINES or engine == "ideal":
         raise UnknownNameError("engine", engine, [known for known in ENGINES if known != "ideal"])

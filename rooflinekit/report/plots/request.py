@@ -20,10 +20,7 @@ _MOST = 400  # tokens that are drawn one by one
 
 
 def request(answer: Estimate | Outcome, theme: Theme) -> Picture:
-    """The mean request of a load, to scale.
-
-    Raises InputError for an answer without a load that was played.
-    """
+    """The mean request of a load, to scale."""
     found = Request.of(answer)
     if found is None:
         raise InputError("nothing to draw: no request of a load was played to its end")

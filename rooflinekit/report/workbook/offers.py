@@ -229,10 +229,7 @@ class Offers:
     ladders: Mapping[str, Ladder] = field(default_factory=dict)
 
     def played(self, planned: Planned, workers: int = 1) -> Offers:
-        """The offers with all loads played, each accelerator on the split that serves the peak on the fewest.
-
-        Raises WorkloadError where more of a prompt is cached than there is.
-        """
+        """The offers with all loads played, each accelerator on the split that serves the peak on the fewest."""
         Workload.checked(planned.batch, planned.isl, planned.osl, planned.cached)
         pieces = [planned.piece(found, *self.asked[key]) for key, found in self.runs.items()]
         found = replace(self, ladders=dict(zip(map(_key, self.runs), play_ladders(pieces, workers), strict=True)))
@@ -264,10 +261,7 @@ class Offers:
 
 
 def make_offers(choices: Choices, planned: Planned) -> Offers:
-    """Trace every combination, and make one graph of all; it starts with one that holds what is planned.
-
-    Raises InputError where a list is empty, a name or a format is unknown, or no combination can be run at all.
-    """
+    """Trace every combination, and make one graph of all; it starts with one that holds what is planned."""
     for name in ("models", "gpus", *DEGREES, "weights", "kv"):
         if not getattr(choices, name):
             raise InputError(f"the workbook needs at least one of {name}")

@@ -166,18 +166,12 @@ def _names(folder: Path) -> list[str]:
 
 
 def load_calibration(name: str) -> Calibration:
-    """Load a calibration by name or path.
-
-    Raises UnknownNameError for a name nobody knows, SpecError for a file that cannot be trusted.
-    """
+    """Load a calibration by name or path."""
     return kept(read_calibration, calibration_path(name))
 
 
 def calibration_path(name: str) -> Path:
-    """The file of a calibration, by name or path.
-
-    Raises UnknownNameError for a name nobody knows.
-    """
+    """The file of a calibration, by name or path."""
     path = Path(name)
     if path.suffix in (".yaml", ".yml") or (admitted(path) and path.is_file()):
         return path
@@ -187,10 +181,7 @@ def calibration_path(name: str) -> Path:
 
 
 def read_calibration(path: Path) -> Calibration:
-    """Read and check one file.
-
-    Raises SpecError naming file, key and value: unknown or missing key, parameter outside its physical bounds.
-    """
+    """Read and check one file."""
     root = Section(path, "", read_yaml(path))
     file = root.read(_CalibrationFile)
     if file.form != FORM:
