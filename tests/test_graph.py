@@ -16,7 +16,7 @@ from rooflinekit.model.graph.arrays import Vectorised
 from rooflinekit.model.graph.javascript import Library, array, call
 from rooflinekit.model.graph.merge import Merge
 from rooflinekit.model.graph.symbol import OPERATORS, Symbol
-from rooflinekit.model.graph.table import Table
+from rooflinekit.model.graph.table import NodeTable
 from rooflinekit.model.graph.trace import depends, flat
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.numeric import choose, lattice, log2, maximum, repeat, sqrt, where
@@ -142,9 +142,9 @@ def test_many_graphs_are_one_with_parameters(x: float) -> None:
     """Numbers, tables and terms that some lack become parameters; where formulas differ, a parameter chooses."""
     pool = Pool()
     given = pool.variable("x")
-    tables = [Table(((0.0, 10.0),), values) for values in ((1.0, 3.0), (2.0, 5.0))]
+    tables = [NodeTable(((0.0, 10.0),), values) for values in ((1.0, 3.0), (2.0, 5.0))]
 
-    def formula(factor: float, table: Table, extra: Any, root: bool) -> Any:
+    def formula(factor: float, table: NodeTable, extra: Any, root: bool) -> Any:
         terms = maximum(factor * given, 3.0) + lattice(table, [given])
         terms = terms if extra is None else terms + extra
         return sqrt(terms) if root else terms / factor

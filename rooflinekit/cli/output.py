@@ -25,7 +25,7 @@ _LONG = re.compile(r"\S{200,}")
 _NARROWEST, _WIDEST = 60, 110  # columns of an answer in a terminal
 
 
-class Output(NamedTuple):
+class CommandOutput(NamedTuple):
     """Format, file and overwriting of an answer, and a folder for its pictures."""
 
     format: str = "table"

@@ -98,7 +98,7 @@ class Unit(NamedTuple):
     example: str = ""
 
 
-class Option:
+class OptionRow:
     """One thing that a user can say: a row of the table of options.
 
     default: None where it depends on other things, and `usual` says on which. unit: one that is known, or a `Unit`,
@@ -155,10 +155,10 @@ class Option:
             case _:
                 return text
 
-    def axis(self) -> Option:
+    def axis(self) -> OptionRow:
         """The option with a list of values."""
         usual = self.usual if self.default is None or self.default is False else str(self.default)
-        made = Option(self.help, usual=usual, also=self.also, complete=self.complete, kind="list", metavar="LIST")
+        made = OptionRow(self.help, usual=usual, also=self.also, complete=self.complete, kind="list", metavar="LIST")
         made.group, made.hidden, made.type = self.group, self.hidden, self.type
         return made
 
@@ -294,11 +294,11 @@ def _plain(word: str) -> str:
 
 
 @cache
-def options_of(table: Any) -> dict[str, Option]:
-    """The rows of a table, by their names; `table` is a TypedDict whose every type carries its `Option`."""
+def options_of(table: Any) -> dict[str, OptionRow]:
+    """The rows of a table, by their names; `table` is a TypedDict whose every type carries its `OptionRow`."""
     found = {}
     for name, annotated in table.__annotations__.items():
-        option: Option = annotated.__metadata__[0]
+        option: OptionRow = annotated.__metadata__[0]
         option.type = annotated.__origin__
         option.kind = option.kind or _kind(option.type)
         option.bound()
@@ -342,7 +342,7 @@ def number_of(name: str, value: Any) -> float:
         number = quantity(value, "share") if isinstance(value, str) else value
     except ValueError:
         number = value
-    return float(Option("", kind="number", most=1.0).check(name, number))
+    return float(OptionRow("", kind="number", most=1.0).check(name, number))
 
 
 def model_of(table: Any, leave: Iterable[str] = (), **more: Any) -> type[BaseModel]:
@@ -364,7 +364,7 @@ def model_of(table: Any, leave: Iterable[str] = (), **more: Any) -> type[BaseMod
     return create_model(table.__name__, __config__=ConfigDict(extra="forbid"), **fields)
 
 
-def _checked(name: str, option: Option, value: Any) -> Any:
+def _checked(name: str, option: OptionRow, value: Any) -> Any:
     return None if value is None else option.check(name, value)
 
 

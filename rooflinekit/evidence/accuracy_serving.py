@@ -22,7 +22,7 @@ from rooflinekit.estimation.scenario import Placed
 from rooflinekit.evidence.accuracy import Accuracy, scored, signature
 from rooflinekit.evidence.benchmark_runs import Given
 from rooflinekit.evidence.compare import compare_runs
-from rooflinekit.evidence.measured import Measurement, is_benchmark, read_measurements
+from rooflinekit.evidence.measured import MeasuredRun, is_benchmark, read_measurements
 from rooflinekit.load.answer import STEADY, AskedLoad, LoadPlay, play_load
 from rooflinekit.load.compiled import prepare
 from rooflinekit.load.lengths import MOST_TOKENS, Fixed, Length, Uniform, parse_length, spread_length
@@ -365,7 +365,7 @@ def _compared(path: Path, calibration: str | None, unanswered: Counter[str]) -> 
     """Figures of a benchmark client as rows with predictions; runs that lack facts are counted with what they lack."""
     given, rows = Given(calibration=calibration), list[dict[str, Any]]()
     for entry in read_measurements(path):
-        if not isinstance(entry, Measurement):
+        if not isinstance(entry, MeasuredRun):
             continue
         try:
             found = compare_runs([entry], given, {}).runs[0]

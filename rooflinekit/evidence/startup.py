@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.evidence.measurement import Facts, StartUp
+from rooflinekit.evidence.measurement import RunFacts, StartUp
 from rooflinekit.model.types.errors import InputError, SpecError
 from rooflinekit.model.types.units import GIB
 from rooflinekit.specs import load_model
@@ -100,7 +100,7 @@ def read_startup(source: str, text: str) -> StartUp:
         told["ep"] = ranks
     return StartUp(
         source, size.get("kv"), round(room) if room else None, size.get("weight"), int(longest) if longest else None,
-        times, Facts(known_model(model), engine=_versioned(engine, version), tp=tp, max_num_seqs=most), told,
+        times, RunFacts(known_model(model), engine=_versioned(engine, version), tp=tp, max_num_seqs=most), told,
         printed_tokens=round(printed) if divided and printed else None, state_bytes=states or None,
         graph_bytes=size.get("graph"), activation_bytes=size.get("activation"), called=model,
     )  # fmt: skip

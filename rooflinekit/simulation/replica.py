@@ -90,7 +90,7 @@ class ReplicaWork:
     swapped: int = 0  #: requests moved to host memory
 
 
-class Replica:
+class ObjectReplica:
     """Steps of one engine. Between `begin` and `end` lies a step, or a run of decode steps in which nothing happens."""
 
     __slots__ = (
@@ -111,8 +111,10 @@ class Replica:
         self.partial: list[Job] = []  # of them, prompts that are cut and not complete
         self.staged: dict[Job, tuple[int, tuple[int, ...]]] = {}  # prompts that wait for a decode replica to take them
         self.exports: Callable[[Job, float], None] | None = None  # takes finished prompts, on a prefill replica
-        self.fetches: Callable[[Job, Replica, float], None] | None = None  # copies a prompt's blocks to this replica
-        self.loads: Callable[[Job, Replica, float], None] | None = None  # says when a prompt's blocks are here
+        self.fetches: Callable[[Job, ObjectReplica, float], None] | None = (
+            None  # copies a prompt's blocks to this replica
+        )
+        self.loads: Callable[[Job, ObjectReplica, float], None] | None = None  # says when a prompt's blocks are here
         self.loading: dict[Job, None] = {}  # prompts whose cached blocks come from a tier
         self.staging = 1 << 30  #: most prompts that may be computed or staged here at once, on a prefill replica
         self.places = 0  #: sequences that hold blocks here

@@ -17,8 +17,7 @@ from rooflinekit.estimation.loaded import version_notes
 from rooflinekit.estimation.notes import room_for_one
 from rooflinekit.estimation.options import keywords, number_of, options_of, part_of, read
 from rooflinekit.estimation.results import about
-from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS
-from rooflinekit.estimation.scenario import Simulation as SimulationOptions
+from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS, SimulationOptions
 from rooflinekit.load.answer import FILLING, STEADY, AskedLoad, LoadPlay, usual_requests
 from rooflinekit.load.arrivals import (
     Arrival,
@@ -52,12 +51,12 @@ from rooflinekit.model.types.errors import InputError, WorkloadError
 from rooflinekit.model.types.units import GB, GIB
 from rooflinekit.simulation.cells import KeptCells, cell_seed, dealt, played, share
 from rooflinekit.simulation.decoding import Lockstep, Speculative
-from rooflinekit.simulation.event_loop import Fleet, Link, Simulation, Watch
+from rooflinekit.simulation.event_loop import Link, ReplicaFleet, Simulation, Watch
 from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool
 from rooflinekit.simulation.ledger import Ledger, RequestObjective
 from rooflinekit.simulation.outcome import Books, Outcome, Works, energy_of, summarise
 from rooflinekit.simulation.playing import ledger_of, parts_of, pieces_of, play_scene, samples_of, uses_of, works_of
-from rooflinekit.simulation.replica import HostTier, Replica
+from rooflinekit.simulation.replica import HostTier, ObjectReplica
 from rooflinekit.simulation.requests import Job, Source
 from rooflinekit.simulation.sessions import BLOCK, SessionSource, parse_sessions, session_trace
 from rooflinekit.simulation.tiers import CacheTier, Store, overrun, read_tiers
@@ -312,7 +311,7 @@ def _said(  # noqa: PLR0913, PLR0917 - the scheduler and the cache of a run
     return {**about(resolved.plan), "inputs": inputs, "warnings": warnings}
 
 
-def fleet_of(predictor: Predictor, first: Predictor, load: Load, setup: Setup, ledger: Ledger) -> Fleet:
+def fleet_of(predictor: Predictor, first: Predictor, load: Load, setup: Setup, ledger: Ledger) -> ReplicaFleet:
     """Lay out the replicas; those of one deployment share one step table. `first` is that of the prefill replicas."""
     predictor, first = served(predictor), served(first)
     drafted = setup.draft_tokens
@@ -324,18 +323,18 @@ def fleet_of(predictor: Predictor, first: Predictor, load: Load, setup: Setup, l
         raise WorkloadError("encoder_gpus beside prefill_replicas is not known; leave one of them out")
     shared: dict[str, Store] = {}
 
-    def replica(number: int, own: Predictor, clock: Clock) -> Replica:
+    def replica(number: int, own: Predictor, clock: Clock) -> ObjectReplica:
         limits = _limits(own, setup, load.longest)
         tokens = setup.kv_tokens or kv_capacity_tokens(own, load.typical, limits.max_num_seqs)
         pool = _pool(own, setup, tokens, shared)
         decoding = Lockstep(pool)
         if drafted:
             decoding = Speculative(pool, drafted, setup.acceptance, setup.seed)
-        return Replica(limits, clock, decoding, ledger, _host(own, setup))
+        return ObjectReplica(limits, clock, decoding, ledger, _host(own, setup))
 
     replicas = [replica(number, predictor, clock) for number in range(setup.replicas)]
     prefills = [replica(setup.replicas + number, first, prompts) for number in range(setup.prefill_replicas)]
-    return Fleet(replicas, setup.router, prefills, _link(first, setup), front)
+    return ReplicaFleet(replicas, setup.router, prefills, _link(first, setup), front)
 
 
 def _clock(predictor: Predictor, load: Load, setup: Setup, width: int) -> Clock:
@@ -468,7 +467,7 @@ def _notes(books: Books) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Question:
+class TrafficQuestion:
     """What is sent, as a user says it. Of rate, concurrency, arrivals and trace, one is given; a trace may have users.
 
     rate: Poisson arrivals [1/s], or with `cv` other than 1, gamma ones. arrivals: as `parse_process` reads it. trace:
@@ -496,7 +495,7 @@ class Question:
     ttft_ms: float | None = None
     tpot_ms: float | None = None
 
-    def of_cell(self, number: int, cells: int) -> Question:
+    def of_cell(self, number: int, cells: int) -> TrafficQuestion:
         """What comes to one cell: a part of a Poisson stream is one too; rows of a trace are dealt by `dealt`."""
         if self.arrivals is not None or (self.cv != 1.0 and self.rate is not None):
             raise WorkloadError(
@@ -510,13 +509,13 @@ class Question:
 
 
 def make_load(
-    question: Question, seed: int = 0, most: int | None = None, images: int = 0
+    question: TrafficQuestion, seed: int = 0, most: int | None = None, images: int = 0
 ) -> tuple[Load, int, tuple[str, ...]]:
     """Arrivals for `simulate`, the tokens that a hash stands for, and what the reader should know.
 
     most: tokens of the longest sequence that the engine admits; images: tokens that come to each prompt's text.
 
-    >>> load, _, _ = make_load(Question(rate=2.0, requests=3, isl="64", osl="8"))
+    >>> load, _, _ = make_load(TrafficQuestion(rate=2.0, requests=3, isl="64", osl="8"))
     >>> [arrival.isl for arrival in load.arrivals]
     [64, 64, 64]
     """
@@ -566,7 +565,7 @@ def make_load(
     return load, hash_tokens, notes
 
 
-def _traced(question: Question, seed: int) -> tuple[Trace, tuple[Length, Length] | None]:
+def _traced(question: TrafficQuestion, seed: int) -> tuple[Trace, tuple[Length, Length] | None]:
     """The trace with times, unless users wait for their answers; and lengths of --isl and --osl, where it has none."""
     assert question.trace is not None
     trace, lengths = load_trace(question.trace, question.clean), None
@@ -579,12 +578,12 @@ def _traced(question: Question, seed: int) -> tuple[Trace, tuple[Length, Length]
     return (trace if question.concurrency else trace.coming(question.rate, question.cv, seed)), lengths
 
 
-def _objective(question: Question) -> RequestObjective:
+def _objective(question: TrafficQuestion) -> RequestObjective:
     return RequestObjective(*(None if ms is None else ms / 1e3 for ms in (question.ttft_ms, question.tpot_ms)))
 
 
 def _sessions(
-    question: Question, seed: int, most: int | None, objective: RequestObjective
+    question: TrafficQuestion, seed: int, most: int | None, objective: RequestObjective
 ) -> tuple[Load, int, tuple[str, ...]]:
     """Sessions at a rate of requests, or so many at a time; mean lengths are those of a thousand requests."""
     if question.arrivals is not None or question.trace is not None:
@@ -600,7 +599,7 @@ def _sessions(
     return load, BLOCK, law.cut(most, osl.mean)
 
 
-def _process(question: Question) -> Process:
+def _process(question: TrafficQuestion) -> Process:
     if question.arrivals is not None:
         return parse_process(question.arrivals)
     if question.concurrency is not None:
@@ -610,7 +609,7 @@ def _process(question: Question) -> Process:
     return Gamma(float(question.rate or 0.0), question.cv)
 
 
-def _dressed(arrivals: Iterator[Arrival], question: Question) -> Iterator[Arrival]:
+def _dressed(arrivals: Iterator[Arrival], question: TrafficQuestion) -> Iterator[Arrival]:
     """Give arrivals their samples and their shared prefix."""
     if question.samples > 1:
         arrivals = (arrival._replace(samples=question.samples) for arrival in arrivals)
@@ -624,7 +623,7 @@ def _dressed(arrivals: Iterator[Arrival], question: Question) -> Iterator[Arriva
     )
 
 
-_QUESTION, _SETUP = (tuple(field.name for field in fields(kind)) for kind in (Question, Setup))
+_QUESTION, _SETUP = (tuple(field.name for field in fields(kind)) for kind in (TrafficQuestion, Setup))
 _PLACES = {"workers", "scheduler"}  # where cells are played, of which no number depends
 _NAMES = {"burstiness": "cv", "ttft": "ttft_ms", "tpot": "tpot_ms"}  # of options in a `Question`
 
@@ -748,7 +747,7 @@ def _idle(given: Mapping[str, Any], load: Load, setup: Setup) -> Iterator[str]:
             yield f"{name} has no part here: {other} decides it"
 
 
-def _asked(question: Question) -> dict[str, Any]:
+def _asked(question: TrafficQuestion) -> dict[str, Any]:
     """The load as plain values: a path as text, no end as None, objectives by names that are no result's."""
     asked = {field.name: getattr(question, field.name) for field in fields(question)}
     asked["trace"] = None if question.trace is None else str(question.trace)
@@ -758,7 +757,7 @@ def _asked(question: Question) -> dict[str, Any]:
     return asked | objective
 
 
-def _question(given: dict[str, Any]) -> Question:
+def _question(given: dict[str, Any]) -> TrafficQuestion:
     """What is sent; a mean and its variation are a log-normal length."""
     asked = {_NAMES.get(key, key): value for key, value in given.items() if _NAMES.get(key, key) in _QUESTION}
     for key, usual in WORKLOAD_KEYS.items():
@@ -770,7 +769,7 @@ def _question(given: dict[str, Any]) -> Question:
         asked["trace"] = Path(asked["trace"])
     if "sessions" in asked and "osl" not in given:
         asked["osl"] = str(parse_sessions(asked["sessions"]).answer)
-    return Question(**asked)
+    return TrafficQuestion(**asked)
 
 
 def _shares(text: str) -> tuple[float, ...]:

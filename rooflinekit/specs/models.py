@@ -22,7 +22,7 @@ from rooflinekit.specs.files import kept, read_json, read_yaml, refuse_cut
 from rooflinekit.specs.hub import CACHED, COMPANION, HUB, ID, INDEX, cached_config, fetch, fetched_bytes
 from rooflinekit.specs.locate import Loaded, resolve
 from rooflinekit.specs.places import spec_dir
-from rooflinekit.specs.section import Layout, Section
+from rooflinekit.specs.section import FileLayout, FileSection
 from rooflinekit.specs.weight_files import model_from_gguf, safetensors_bytes
 
 _EXAMPLE = Path(__file__).with_name("model_template.yaml")
@@ -59,11 +59,11 @@ _KEYS = {
 }
 
 
-class _Expected(Layout):
+class _Expected(FileLayout):
     params_total: int = 0  #: what a test compares with
 
 
-class _LibraryFile(Layout):
+class _LibraryFile(FileLayout):
     """Hugging Face field names under `config`, and what is known about the model around them."""
 
     name: str
@@ -242,7 +242,7 @@ def _unquantised(model: Model, size: float, where: str) -> Iterator[str]:
 
 def _from_library(path: Path, stored: str = "") -> Loaded[Model]:
     """A file of the library, its weights stored as an ending of `_STORED` says in place of its own."""
-    root = Section(path, "", read_yaml(path))
+    root = FileSection(path, "", read_yaml(path))
     file = root.read(_LibraryFile)
     for key, text in (("name", file.name), ("source", file.source)):
         if not text.strip():

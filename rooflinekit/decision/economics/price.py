@@ -17,7 +17,7 @@ from rooflinekit.model.types.units import percent
 from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.delimited import text_rows
 from rooflinekit.specs.files import kept, read_yaml
-from rooflinekit.specs.section import Section, described
+from rooflinekit.specs.section import FileSection, described
 
 PRICE_KEYS = ("price", "purchase", "years", "power_price", "pue")
 """USD of an accelerator hour; or USD of a purchase, its years, USD of a kWh, and PUE."""
@@ -169,7 +169,7 @@ class Purchase:
 
 def read_owning(path: str | PathLike[str]) -> Purchase:
     """Read a YAML of the inputs of a `Purchase`; purchase and years are needed."""
-    section = Section(Path(path), "", read_yaml(Path(path)))
+    section = FileSection(Path(path), "", read_yaml(Path(path)))
     required, known = described(Purchase)
     section.expect(required, known)
     try:

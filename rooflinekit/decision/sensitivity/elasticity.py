@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from rooflinekit.decision.sensitivity.moves import METRICS, Answer, Question
+from rooflinekit.decision.sensitivity.moves import METRICS, MoveAnswer, MoveQuestion
 from rooflinekit.load.answer import AskedLoad
 from rooflinekit.load.lengths import LogNormal
 from rooflinekit.model.operating_point import Predictor
@@ -70,7 +70,7 @@ class Elasticity:
     cost: float
 
 
-def elasticities(predictor: Predictor, question: Question) -> tuple[Elasticity, ...]:
+def elasticities(predictor: Predictor, question: MoveQuestion) -> tuple[Elasticity, ...]:
     """Elasticity of TTFT, TPOT, throughput and cost to every parameter.
 
     Args:
@@ -86,7 +86,7 @@ def elasticities(predictor: Predictor, question: Question) -> tuple[Elasticity, 
     >>> from rooflinekit.estimation.estimator import read_deployment, resolve
     >>> from rooflinekit.model.types.workload import Workload
     >>> bound = resolve("llama-3-8b", "h100-sxm", read_deployment({}), "none").predictor
-    >>> bandwidth = elasticities(bound, Question(Workload(1.0, 128.0, 16.0)))[0]
+    >>> bandwidth = elasticities(bound, MoveQuestion(Workload(1.0, 128.0, 16.0)))[0]
     >>> bandwidth.parameter, round(bandwidth.tpot, 6)  # one sequence: 1 % more bandwidth, 1 % less time
     ('bandwidth', -1.0)
     """
@@ -104,20 +104,20 @@ def _smooth(load: AskedLoad) -> AskedLoad:
     return replace(load, isl=isl, osl=osl) if load.equal else load
 
 
-def _resources(predictor: Predictor, question: Question, ratio: float) -> Iterator[Elasticity]:
+def _resources(predictor: Predictor, question: MoveQuestion, ratio: float) -> Iterator[Elasticity]:
     """Each from two answers, with a resource a little scarcer and a little more plentiful."""
     for name in RESOURCES:
         ends = math.sqrt(1.0 / ratio), math.sqrt(ratio)
         yield _between(name, ratio, *(question.ask(scaled(predictor, name, end)) for end in ends))
 
 
-def _between(name: str, ratio: float, below: Answer, above: Answer) -> Elasticity:
+def _between(name: str, ratio: float, below: MoveAnswer, above: MoveAnswer) -> Elasticity:
     """From answers where a parameter differs by a ratio."""
     low, high, run = below.metrics(), above.metrics(), math.log(ratio)
     return Elasticity(name, *(math.log(high[metric] / low[metric]) / run for metric in METRICS))
 
 
-def _counts(predictor: Predictor, question: Question) -> Iterator[Elasticity]:
+def _counts(predictor: Predictor, question: MoveQuestion) -> Iterator[Elasticity]:
     """Whole numbers: a tenth down and up, at least one; a batch of one only up. A rate need not be whole."""
     value = question.parallel
     ends = (value / _STEP, value * _STEP) if question.parameter == "rate" else _beside(value, 1.0)

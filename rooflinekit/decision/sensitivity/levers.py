@@ -22,9 +22,9 @@ from rooflinekit.decision.sensitivity.elasticity import RESOURCES, Elasticity, e
 from rooflinekit.decision.sensitivity.moves import (
     NO_CHANGE,
     Advice,
+    MoveQuestion,
     MoveResult,
     Operating,
-    Question,
     Setting,
     Tried,
     best,
@@ -46,7 +46,7 @@ from rooflinekit.estimation.estimator import image_inputs, read_deployment, read
 from rooflinekit.estimation.options import keywords, part_of, quantity, read
 from rooflinekit.estimation.results import about, shares_by_cause
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, SPECULATION_KEYS, WORKLOAD_KEYS
-from rooflinekit.estimation.scenario import Levers as LeverOptions
+from rooflinekit.estimation.scenario import LeversOptions as LeverOptions
 from rooflinekit.estimation.traffic import read_load
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.serving.energy import static_power
@@ -539,7 +539,7 @@ def levers(
     work = read_workload(given, seen)
     if load is not None:
         load, work = replace(load, cached=float(work.cached)), replace(work, batch=float(load.users or 1))
-    question = Question(work, load)
+    question = MoveQuestion(work, load)
     draft, models = Speculation.read(part_of(given, SPECULATION_KEYS)), _listed(given.get("models"), "models")
     for name in models:
         load_model(name)

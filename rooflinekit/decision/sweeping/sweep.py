@@ -14,14 +14,14 @@ import numpy as np
 import pandas as pd
 
 from rooflinekit.decision.economics.price import read_carbon
-from rooflinekit.decision.sweeping.answer import Job, Piece, Rows, answer, check_price
+from rooflinekit.decision.sweeping.answer import Piece, Rows, SweepJob, answer, check_price
 from rooflinekit.decision.sweeping.output import KeptPieces
 from rooflinekit.decision.sweeping.pareto import Goal, pareto_front, parse_goals
 from rooflinekit.decision.sweeping.tables import ParquetTable, TextTable
 from rooflinekit.decision.sweeping.workbook import ScenarioSheet, read_sheet
 from rooflinekit.estimation.frames import INPUT_COLUMNS
-from rooflinekit.estimation.options import Option, options_of
-from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS, Simulation
+from rooflinekit.estimation.options import OptionRow, options_of
+from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS, SimulationOptions
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, nearest
 from rooflinekit.simulation.execute import execute
@@ -33,7 +33,7 @@ _SLACK = 1e-9  # of a step: the end of a range is in it, whatever decimals lose
 _MOST = 10**9
 
 
-def parse_axis(text: str, name: str, option: Option | None = None) -> list[Any]:
+def parse_axis(text: str, name: str, option: OptionRow | None = None) -> list[Any]:
     """Read the values of one input.
 
     `1,2,8` lists; `1:4` is 1, 2, 3, 4; `0:100:25` has steps of 25; `4:64*2` doubles. Both ends are in a range if its
@@ -262,7 +262,7 @@ def sweep(model: Any, *, simulate: bool = False, pareto: str | None = None, **sc
     (8, np.int64(4))
     """
     goals = () if pareto is None else parse_goals(pareto)
-    job = Job(simulate, check_price(scenario.pop("price", None)), read_carbon(scenario.pop("carbon", None)))
+    job = SweepJob(simulate, check_price(scenario.pop("price", None)), read_carbon(scenario.pop("carbon", None)))
     means = Means(whole_number(scenario.pop("workers", 1), "workers"), scenario.pop("scheduler", None))
     check_inputs(scenario, simulate)
     answers = run(Grid.of({"model": model} | scenario), job, means)
@@ -271,14 +271,14 @@ def sweep(model: Any, *, simulate: bool = False, pareto: str | None = None, **sc
 
 def check_inputs(names: Iterable[str], simulate: bool) -> None:
     """Refuse keywords that nobody reads."""
-    known = [*options_of(Simulation)] if simulate else [*INPUT_COLUMNS]
+    known = [*options_of(SimulationOptions)] if simulate else [*INPUT_COLUMNS]
     for name in names:
         if name not in (*known, "model", "gpu"):
             near = nearest(name, [*known, "price", "pareto", "workers"]) or [*WORKLOAD_KEYS, *DEPLOYMENT_KEYS]
             raise InputError(f"unknown option {name!r}; nearest: {', '.join(near)}")
 
 
-def run(source: Grid | Table, job: Job, means: Means) -> Iterator[pd.DataFrame]:
+def run(source: Grid | Table, job: SweepJob, means: Means) -> Iterator[pd.DataFrame]:
     """The answers in order, piece by piece."""
     size = job.piece_rows(source.columns)
     start, stop = means.shard.span(source.rows)

@@ -12,7 +12,14 @@ from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.evidence.benchmark_runs import Given, Kept, Posed, listed, pose, room_of
 from rooflinekit.evidence.compare import beaten, doubts
 from rooflinekit.evidence.kernel_fit.groups import ENGINE_STEP
-from rooflinekit.evidence.measured import Facts, Measurement, Spread, StartUp, is_of_harness, read_measurements
+from rooflinekit.evidence.measured import (
+    MeasuredRun,
+    MeasuredSpread,
+    RunFacts,
+    StartUp,
+    is_of_harness,
+    read_measurements,
+)
 from rooflinekit.evidence.steps import MeasuredStep, deployment_of, read_steps
 from rooflinekit.load.answer import AskedLoad, play_load
 from rooflinekit.load.lengths import Fixed
@@ -23,7 +30,7 @@ from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs.engines import step_range
 
-Entry: TypeAlias = Measurement | StartUp | MeasuredStep
+Entry: TypeAlias = MeasuredRun | StartUp | MeasuredStep
 """An entry of a file."""
 METRICS = ("ttft_ms", "tpot_ms", "output_tok_s")
 
@@ -83,9 +90,9 @@ def pose_step(step: MeasuredStep, given: Given) -> Posed:
     gpu = given.facts.gpu or step.gpu
     resolved = resolve(row["model"], gpu, read_deployment(deployment_of(row)), given.calibration)
     work = Workload.checked(**point.workload)
-    facts = Facts(row["model"], gpu, row.get("engine"), 1, point.workload["isl"], point.workload["osl"], point.batch)
-    ttft, tpot = (Spread(mean=row["whole_us"] / 1e3 if point.metric == name else None) for name in METRICS[:2])
-    run = Measurement(step.source, step.tool, facts, ttft, tpot)
+    facts = RunFacts(row["model"], gpu, row.get("engine"), 1, point.workload["isl"], point.workload["osl"], point.batch)
+    ttft, tpot = (MeasuredSpread(mean=row["whole_us"] / 1e3 if point.metric == name else None) for name in METRICS[:2])
+    run = MeasuredRun(step.source, step.tool, facts, ttft, tpot)
     load = AskedLoad(Fixed(round(float(work.isl))), Fixed(round(float(work.osl))), round(point.batch))
     return Posed(run, facts, resolved, load, work=work)
 
@@ -155,7 +162,7 @@ def posed_benchmarks(
     hashes = list(dict.fromkeys(digest for digest, _ in fresh))
     notes += dict.fromkeys(note for _, one in fresh for note in one.assumed)
     cases: list[FitCase] = []
-    counted: dict[Measurement, str] = {}
+    counted: dict[MeasuredRun, str] = {}
     for digest, one in fresh:
         same = replace(one.run, source="")
         if same in counted:

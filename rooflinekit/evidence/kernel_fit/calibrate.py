@@ -375,7 +375,7 @@ class Carried:
 
 
 @dataclass(frozen=True)
-class Reach:
+class DonorReach:
     """Largest move of a donor's parameters [log]; `distant`: it is an accelerator of another kind.
 
     The spread is that of a transfer's error: 90 % of kernels lie within the factor by which its interval is widened.
@@ -387,13 +387,13 @@ class Reach:
     stand_in: bool = False
 
     @classmethod
-    def of(cls, donor: Calibration, fit: FamilyFit, key: str, distant: bool) -> Reach:
+    def of(cls, donor: Calibration, fit: FamilyFit, key: str, distant: bool) -> DonorReach:
         """The reach of one fit of a donor as it stands in; of an assumed fit, which no row supports, its interval."""
         wide = donor.widening.get(key.partition("/")[0], 1.0) * (1.0 if fit.rows else fit.regimes.width[0])
         return cls(max(math.log(wide) / SIGMAS, _LEAST_SPREAD), distant, fit.rows > 0 and key not in donor.families)
 
 
-def carry(donor: FamilyFit, rows: Measured, system: System, source: str, reach: Reach) -> Carried:
+def carry(donor: FamilyFit, rows: Measured, system: System, source: str, reach: DonorReach) -> Carried:
     """Move a donor's fit to own rows, and accept only what beats it on shape groups left out of the fit.
 
     The donor's correction and its discrete parameters stay; its continuous ones move within the spread, so that a few
@@ -491,7 +491,7 @@ def build_calibration(
             notes.append(f"{key}: {len(group.table)} rows are too few; the donor's fit is kept")
             continue
         near = donor.families.get(key) or donor.families[group.family]
-        reach = Reach.of(donor, near, key, distant)
+        reach = DonorReach.of(donor, near, key, distant)
         carried[key] = found = carry(near, group.rows(donor), System.of(accelerator), group.source, reach)
         if found.fit is None:
             notes.append(

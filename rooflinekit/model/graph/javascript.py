@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from rooflinekit.model.graph.symbol import Pool, Symbol
-from rooflinekit.model.graph.table import Table
+from rooflinekit.model.graph.table import NodeTable
 from rooflinekit.model.graph.trace import Graph, depends, ordered, reachable
 
 Slot: TypeAlias = tuple[Symbol | None, int]
@@ -187,7 +187,7 @@ class Instance:
         return self.template.graph.inputs
 
 
-Constant: TypeAlias = float | Table | Instance
+Constant: TypeAlias = float | NodeTable | Instance
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ class Library:
 
     def __init__(self) -> None:
         self._templates: dict[tuple[Any, ...], _Template] = {}
-        self._tables: dict[tuple[Any, ...], Table] = {}
+        self._tables: dict[tuple[Any, ...], NodeTable] = {}
 
     def add(self, graph: Graph, trim: bool = False) -> Instance:
         """The instance that this graph is; with `trim`, a function of no more inputs than it depends on.
@@ -301,9 +301,9 @@ class Library:
                 return places[argument]
             if kind is tuple:
                 return tuple([places[each] for each in argument])
-            if kind is not float and kind is not Instance and kind is not Table:
+            if kind is not float and kind is not Instance and kind is not NodeTable:
                 return kind, argument
-            shared = kind is Table and self._tables.setdefault((argument.axes, argument.values), argument)
+            shared = kind is NodeTable and self._tables.setdefault((argument.axes, argument.values), argument)
             constants.append(shared or argument)
             slots.append((node, number))
             return kind
@@ -337,7 +337,7 @@ class _Layout:
     def __init__(self, places: dict[Instance, int]) -> None:
         self.places = places
         self.axes: dict[tuple[float, ...], int] = {}
-        self.tables: dict[Table, int] = {}
+        self.tables: dict[NodeTable, int] = {}
 
     def function(self, name: str, template: _Template) -> tuple[str, list[list[float | str]]]:
         """A template as a function, and its instances as rows: k of the function is one of them."""
@@ -348,7 +348,7 @@ class _Layout:
                 varying.setdefault(column, len(varying))
         texts = {}
         for slot, column in zip(template.slots, columns, strict=True):
-            place, kind = varying.get(column), {Table: "T", Instance: "I"}.get(type(column[0]))
+            place, kind = varying.get(column), {NodeTable: "T", Instance: "I"}.get(type(column[0]))
             if place is not None or kind is not None:
                 written = f"k[{place}]" if place is not None else str(self._number(column[0]))
                 texts[slot] = written if kind is None else f"{kind}[{written}]"
@@ -359,7 +359,7 @@ class _Layout:
         """A number as JSON has it; a table or an instance by its place."""
         if isinstance(entry, Instance):
             return self.places[entry]
-        if isinstance(entry, Table):
+        if isinstance(entry, NodeTable):
             for axis in entry.axes:
                 self.axes.setdefault(axis, len(self.axes))
             return self.tables.setdefault(entry, len(self.tables))

@@ -12,7 +12,7 @@ from dataclasses import field
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
-from rooflinekit.model.graph.table import Table
+from rooflinekit.model.graph.table import NodeTable
 from rooflinekit.model.types.frozen import dataclass
 
 P = ParamSpec("P")
@@ -85,7 +85,7 @@ class Pool:
         self.values, self.names = dict(values or {}), names
         self.nodes: list[Symbol] = []
         self._known: dict[tuple[Any, ...], Symbol] = {}
-        self._tables: dict[tuple[Any, ...], Table] = {}
+        self._tables: dict[tuple[Any, ...], NodeTable] = {}
         self._parts: dict[int, list[Symbol]] = {}
 
     def variable(self, name: str, quantity: Quantity | None = None) -> Symbol:
@@ -153,7 +153,7 @@ class Pool:
     def lattice(self, axes: Sequence[tuple[float, ...]], values: Sequence[float], places: Sequence[Any]) -> Symbol:
         """Interpolation in a table, of which equal ones are one."""
         key = (tuple(axes), tuple(values))
-        table = self._tables.setdefault(key, Table(*key))
+        table = self._tables.setdefault(key, NodeTable(*key))
         return cast("Symbol", self.apply("lattice", table, *places))
 
     def loop(

@@ -13,7 +13,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from rooflinekit.model.graph.symbol import UNKNOWN, Symbol
-from rooflinekit.model.graph.table import Table, interpolated, located
+from rooflinekit.model.graph.table import NodeTable, interpolated, located
 
 if TYPE_CHECKING:
     import numpy as np
@@ -205,10 +205,10 @@ def repeat(
     return state
 
 
-def lattice(table: Table, places: Sequence[Numeric]) -> Numeric:
+def lattice(table: NodeTable, places: Sequence[Numeric]) -> Numeric:
     """Multilinear interpolation in a table, constant beyond its ends.
 
-    >>> lattice(Table(((0.0, 1.0), (0.0, 2.0)), (0.0, 2.0, 10.0, 12.0)), [0.5, 1.0])
+    >>> lattice(NodeTable(((0.0, 1.0), (0.0, 2.0)), (0.0, 2.0, 10.0, 12.0)), [0.5, 1.0])
     6.0
     """
     varying: list[Any] = [place for place in places if not isinstance(place, (int, float))]
