@@ -395,7 +395,8 @@ positive = st.floats(0.1, 1e5)
 runs = st.builds(
     MeasuredRun, st.just("run"), st.just("t"), st.just(RunFacts()),
     ttft=st.builds(MeasuredSpread, positive, low=st.none() | positive), tpot=st.builds(MeasuredSpread, positive),
-    itl=st.builds(MeasuredSpread, positive, p50=st.none() | positive), e2e=st.just(MeasuredSpread()) | st.builds(MeasuredSpread, positive),
+    itl=st.builds(MeasuredSpread, positive, p50=st.none() | positive),
+    e2e=st.just(MeasuredSpread()) | st.builds(MeasuredSpread, positive),
 )  # fmt: skip
 
 

@@ -516,7 +516,8 @@ def served(costs: Machine, rate: float, start: float, noise: random.Random, isl:
     near = [math.exp(noise.gauss(0.0, 0.01)) for _ in range(2)]
     tpot, ttft = 1e3 * loaded.tpot * near[0], 1e3 * loaded.samples["ttft"].mean * near[1] ** 4
     run = MeasuredRun(
-        "test", "test", RunFacts(engine="vllm", isl=isl, osl=200.0, rate=rate), MeasuredSpread(mean=ttft), MeasuredSpread(mean=tpot),
+        "test", "test", RunFacts(engine="vllm", isl=isl, osl=200.0, rate=rate),
+        MeasuredSpread(mean=ttft), MeasuredSpread(mean=tpot),
         e2e=MeasuredSpread(mean=ttft + 199.0 * tpot), output_tok_s=200.0 * rate, request_s=rate,
     )  # fmt: skip
     parts = loaded.played.first_parts

@@ -58,7 +58,8 @@ def run_of(scenario):
     own, given = said(scenario)
     found = pose(MeasuredRun("run", "planted", own), given).predict()
     return MeasuredRun(
-        "run", "planted", own, MeasuredSpread(NOISE["ttft"] * found.ttft_ms), MeasuredSpread(NOISE["tpot"] * found.tpot_ms),
+        "run", "planted", own, MeasuredSpread(NOISE["ttft"] * found.ttft_ms),
+        MeasuredSpread(NOISE["tpot"] * found.tpot_ms),
         e2e=MeasuredSpread(NOISE["e2e"] * found.e2e_ms), output_tok_s=NOISE["output"] * found.output_tok_s,
     )  # fmt: skip
 

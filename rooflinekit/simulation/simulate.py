@@ -80,7 +80,7 @@ _PREFIX_TOKENS = 16  # granularity of a synthetic shared prefix
 
 @dataclass(frozen=True)
 class Setup(Scheduler):
-    """The same with caches, pools and parts of a fleet."""
+    """A scheduler with caches, pools and parts of a fleet."""
 
     swap: bool = False
     prefix_cache: bool = False
@@ -94,7 +94,7 @@ class Setup(Scheduler):
     cells: int = 1  #: parts of the fleet among which requests are dealt at random; the router knows one of them
 
     def of_cell(self, number: int) -> Setup:
-        """What one cell has of it."""
+        """The setup of one cell."""
         cells = self.cells
         for name, count in (("replicas", self.replicas), ("prefill_replicas", self.prefill_replicas)):
             if count % cells:
@@ -107,7 +107,7 @@ class Setup(Scheduler):
 
 @dataclass(frozen=True)
 class Load:
-    """What is sent: arrivals, and whether users wait for their answers.
+    """Requests of a run: their arrivals, and whether users wait for their answers.
 
     typical, longest: mean and largest isl + osl, for the size of tables and of the cache. duration: the run ends then
     whatever is left [s].
@@ -130,7 +130,7 @@ class Load:
 
 
 class _Seen(NamedTuple):
-    """What a run is seen by: its timeline, who sees every step, and who is told how many requests have ended."""
+    """Watchers of a run: its timeline, who sees every step, and who is told how many requests have ended."""
 
     timeline: Timeline | None = None
     watch: Watch | None = None
@@ -206,7 +206,7 @@ def _served(  # noqa: PLR0913, PLR0917 - as `serve`
     resolved: Resolved, load: Load, setup: Setup, seen: _Seen, prefill: Resolved,
     batches: Batches | None, steps: Iterable[tuple[float, int]] = (),
 ) -> tuple[Books, dict[str, Any]]:  # fmt: skip
-    """The books of a run, and what an `Outcome` says besides."""
+    """The books of a run, and the other fields of an `Outcome`."""
     timeline, watch, ended = seen
     if watch is None and batches is None and prefill is resolved and not steps and _loop_plays(load, setup):
         drawn = list(load.arrivals)
@@ -219,7 +219,7 @@ def _served(  # noqa: PLR0913, PLR0917 - as `serve`
 
 
 def _loop_plays(load: Load, setup: Setup) -> bool:
-    """Whether the loop plays it: no blocks with content, no other memory, no pools, no end but that of the requests."""
+    """True if the loop plays it: no blocks with content, no other memory, no pools, no end but that of the requests."""
     objects = load.sessions or load.keep or load.before or load.duration < math.inf or load.count > _IN_ARRAYS
     return not (objects or setup.swap or setup.prefix_cache or setup.prefill_replicas or setup.router not in LOOPED)
 
@@ -255,7 +255,7 @@ def _by_loop(resolved: Resolved, load: Load, setup: Setup, drawn: Drawn, seen: _
 
 
 def _ends(found: LoadPlay) -> dict[str, Any]:
-    """How far both means may be off, by the intervals of a prompt and of a decode step; nothing at the bound."""
+    """Ends of both means by the intervals of a prompt and of a decode step; nothing at the bound."""
     if found.predictor.plan.calibration is None or not found.played.counted.any():
         return {}
     spans = {name: (float(step.low / step.expected), float(step.high / step.expected))
@@ -301,7 +301,7 @@ def _by_objects(  # noqa: PLR0913, PLR0917 - as `serve`
 def _said(  # noqa: PLR0913, PLR0917 - the scheduler and the cache of a run
     resolved: Resolved, setup: Setup, limits: Limits, block: int, blocks: int, notes: tuple[str, ...]
 ) -> dict[str, Any]:
-    """What an `Outcome` says besides its books."""
+    """Fields of an `Outcome` besides its books."""
     warnings = (*resolved.warnings, *version_notes(resolved.plan), *notes)
     if setup.swap and not setup.host_gib:
         warnings += ("swap has no host memory: preempted requests were computed again; host_gib gives it some",)
@@ -404,7 +404,7 @@ def _tier(setup: Setup) -> float:
 
 
 def _link(predictor: Predictor, setup: Setup) -> Link:
-    """Between replicas: a NIC for each accelerator, or its PCIe link where no NIC is known."""
+    """The link between replicas: a NIC for each accelerator, or its PCIe link where no NIC is known."""
     if not setup.prefill_replicas:
         return Link()
     accelerator, gpus = predictor.plan.system.accelerator, predictor.plan.deployment.gpus
@@ -468,7 +468,7 @@ def _notes(books: Books) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class TrafficQuestion:
-    """What is sent, as a user says it. Of rate, concurrency, arrivals and trace, one is given; a trace may have users.
+    """Requests as a user says them. Of rate, concurrency, arrivals and trace, one is given; a trace may have users.
 
     rate: Poisson arrivals [1/s], or with `cv` other than 1, gamma ones. arrivals: as `parse_process` reads it. trace:
     file, replayed `speed` times as fast; `clean` drops rows that cannot be trusted. shared_prefix: leading tokens that
@@ -496,7 +496,7 @@ class TrafficQuestion:
     tpot_ms: float | None = None
 
     def of_cell(self, number: int, cells: int) -> TrafficQuestion:
-        """What comes to one cell: a part of a Poisson stream is one too; rows of a trace are dealt by `dealt`."""
+        """The requests of one cell: a part of a Poisson stream is one too; rows of a trace are dealt by `dealt`."""
         if self.arrivals is not None or (self.cv != 1.0 and self.rate is not None):
             raise WorkloadError(
                 "cells divide Poisson arrivals, users, sessions and traces; give --rate alone, or leave cells out"
@@ -511,7 +511,7 @@ class TrafficQuestion:
 def make_load(
     question: TrafficQuestion, seed: int = 0, most: int | None = None, images: int = 0
 ) -> tuple[Load, int, tuple[str, ...]]:
-    """Arrivals for `simulate`, the tokens that a hash stands for, and what the reader should know.
+    """Arrivals for `simulate`, the tokens that a hash stands for, and notes for the reader.
 
     most: tokens of the longest sequence that the engine admits; images: tokens that come to each prompt's text.
 
@@ -683,7 +683,7 @@ def _played(
     model: str | PathLike[str], gpu: str | PathLike[str], given: dict[str, Any],
     seen: _Seen, number: int = 0,
 ) -> tuple[Books, dict[str, Any]]:  # fmt: skip
-    """One cell of what was asked for, or all of it."""
+    """The books of one cell, or of the whole run."""
     if given.get("draft_tokens") and "acceptance" not in given:
         raise InputError("draft_tokens needs a draft: give --acceptance, the share of its tokens that is accepted, and "
                          "--draft-ms, its time a token (`estimate --draft` has both)")  # fmt: skip
@@ -713,7 +713,7 @@ def _played(
 
 
 def deployed(model: str | PathLike[str], gpu: str | PathLike[str], given: Mapping[str, Any]) -> tuple[Resolved, Setup]:
-    """A deployment and what it is set up with, of options of `Simulation` that were read; raises as `simulate`."""
+    """A deployment and its setup, of options that were read; raises as `simulate`."""
     resolved = resolve(model, gpu, read_deployment(part_of(given, DEPLOYMENT_KEYS)), given.get("calibration"))
     chosen = part_of(given, _SETUP) | {"tiers": read_tiers(given.get("cache_tier"))}
     if "order" in given:
@@ -733,7 +733,7 @@ _WITHOUT = {"isl": ("trace", "sessions"), "osl": ("trace",), "isl_cv": ("trace",
 
 
 def _idle(given: Mapping[str, Any], load: Load, setup: Setup) -> Iterator[str]:
-    """What was asked for and says nothing here: it goes with another option, or is told by one."""
+    """Warnings on options without effect: they go with another one, or another one decides."""
     known = options_of(SimulationOptions)
     told = [name for name, value in given.items() if value != known[name].default]
     told += ["prefix_cache"] if setup.prefix_cache and "prefix_cache" not in told else []
@@ -758,7 +758,7 @@ def _asked(question: TrafficQuestion) -> dict[str, Any]:
 
 
 def _question(given: dict[str, Any]) -> TrafficQuestion:
-    """What is sent; a mean and its variation are a log-normal length."""
+    """The requests that options describe; a mean and its variation are a log-normal length."""
     asked = {_NAMES.get(key, key): value for key, value in given.items() if _NAMES.get(key, key) in _QUESTION}
     for key, usual in WORKLOAD_KEYS.items():
         if key in ("isl", "osl"):
