@@ -8,17 +8,17 @@ from dataclasses import replace
 from rooflinekit.evidence.steps import StepPoint
 from rooflinekit.model.types.model import Model
 
-GRID = {
+_GRID = {
     "cpu": (
-        StepPoint("decode", 1, 128), StepPoint("prefill", 1, 128), StepPoint("decode", 1, 512), StepPoint("decode", 4, 128),
-        StepPoint("prefill", 1, 512), StepPoint("decode", 8, 512), StepPoint("prefill", 4, 128),
+        ("decode", 1, 128), ("prefill", 1, 128), ("decode", 1, 512), ("decode", 4, 128), ("prefill", 1, 512),
+        ("decode", 8, 512), ("prefill", 4, 128),
     ),
     "cuda": (
-        StepPoint("decode", 1, 1024), StepPoint("prefill", 1, 1024), StepPoint("decode", 32, 1024), StepPoint("prefill", 4, 2048),
-        StepPoint("decode", 8, 4096), StepPoint("prefill", 1, 4096), StepPoint("decode", 128, 1024), StepPoint("decode", 1, 16384),
-        StepPoint("decode", 32, 4096), StepPoint("prefill", 1, 256),
+        ("decode", 1, 1024), ("prefill", 1, 1024), ("decode", 32, 1024), ("prefill", 4, 2048), ("decode", 8, 4096),
+        ("prefill", 1, 4096), ("decode", 128, 1024), ("decode", 1, 16384), ("decode", 32, 4096), ("prefill", 1, 256),
     ),
 }  # fmt: skip
+GRID = {kind: tuple(StepPoint(*point) for point in points) for kind, points in _GRID.items()}
 """By kind of device, in an order in which the first ones already cover both phases."""
 MODES = {
     ("cpu", "prefill"): ("eager",), ("cpu", "decode"): ("eager",),
