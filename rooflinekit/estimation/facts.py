@@ -1,4 +1,4 @@
-"""Questions about a model that need no time: parameters, cache size, longest context."""
+"""Questions beside an estimate: parameters, cache size, longest context, and the time of one engine step."""
 
 from __future__ import annotations
 

@@ -155,7 +155,6 @@ _Derivation = _object(
     warnings=list[str],
 )
 _Inputs = dict[str, _Plain]
-_Felt = _object("Felt", **dict.fromkeys(("ttft_ms", "tpot_ms"), NotRequired[Ends | None]))
 _ModelRow: Any = _object(
     "ModelRow",
     **dict.fromkeys(("name", "mixers", "weights"), str),

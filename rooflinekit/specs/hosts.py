@@ -37,11 +37,6 @@ class HostClass:
     provenance: Provenance
 
 
-def host_names() -> list[str]:
-    """Classes of hosts that are known."""
-    return [*kept(_read, Path(__file__).with_name("hosts.yaml"))[0]]
-
-
 def host_of(text: str | None, accelerator: str, eager: bool) -> HostClass | None:
     """The host that is named, by its class or its launch in microseconds; the usual one of an accelerator where eager.
 

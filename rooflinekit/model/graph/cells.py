@@ -259,7 +259,7 @@ class CellBlock:
         return [node for node in ordered(outputs) if node in apart and node.op not in _LEAVES]
 
 
-_LEAVES = ("named", "var", "fact", "number")
+_LEAVES = ("named", "var", "fact")
 
 
 class Column:
@@ -294,7 +294,7 @@ class Column:
         """A cell for what is the same in every column, else the node without its name."""
         node = bare(given)
         if isinstance(node, Symbol):
-            known = node.op in ("number", "fact")
+            known = node.op == "fact"
             return literal(node.arguments[0]) if known else self.page.parameters.get(node, node)
         return literal(float(self.page.tables.place(node)) if isinstance(node, NodeTable) else node)
 

@@ -96,7 +96,7 @@ class Merge:
         if not isinstance(member, Symbol):
             return "table" if isinstance(member, NodeTable) else "number"
         match member.op:
-            case "fact" | "number":
+            case "fact":
                 return "number"
             case "var":
                 return ("var", member.arguments[0])

@@ -158,7 +158,7 @@ def _quantity(node: Symbol) -> Quantity:
         return node.arguments[1]
     if node.op == "var":
         return Quantity(str(node.arguments[0]), str(node.arguments[0]))
-    return Quantity("solved", "where both sides of an equation agree") if node.op == "result" else _TABLE
+    return _TABLE
 
 
 _TABLE = Quantity("table", "interpolated in a table")
@@ -176,8 +176,8 @@ def _taken(node: Any) -> Any:
 
 
 def _opaque(node: Symbol) -> bool:
-    """True if no formula gives it: a table, the end of a search."""
-    return node.op in ("lattice", "result")
+    """True if no formula gives it: a table."""
+    return node.op == "lattice"
 
 
 @dataclass(frozen=True)
@@ -219,8 +219,6 @@ class _Formula:
         return part
 
     def _new_part(self, node: Symbol) -> _FormulaPart:
-        if node.op == "number":
-            return _constant(float(node.arguments[0]))
         if node.op in ("var", "fact", "named") or _opaque(node):
             line = self._lines.line(node)  # a 0 that nothing leads to says nothing
             return (
