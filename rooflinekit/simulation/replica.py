@@ -86,6 +86,7 @@ class ReplicaWork:
     sequences: float = 0.0  #: ∫ running sequences dt [s]
     blocks: float = 0.0  #: ∫ used blocks dt [s]
     computed: int = 0  #: prompt tokens, those computed again after a preemption included
+    first_tokens: int = 0
     swapped: int = 0  #: requests moved to host memory
 
 
@@ -438,6 +439,7 @@ class ObjectReplica:
     def _first_token(self, job: Job, now: float) -> bool:
         """A prefill is complete: its token comes out. True if that was the last."""
         job.made += 1
+        self.work.first_tokens += job.samples
         self.pool.publish(job)
         if job.first < 0.0:
             self.ledger.first_token(job, now)
