@@ -26,10 +26,10 @@ from rooflinekit.load.policies import Limits
 from rooflinekit.load.table import build_table
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.simulation.decoding import Lockstep
-from rooflinekit.simulation.event_loop import Fleet, Simulation
+from rooflinekit.simulation.event_loop import ReplicaFleet, Simulation
 from rooflinekit.simulation.kv_blocks import BlockPool
 from rooflinekit.simulation.ledger import Ledger, RequestObjective
-from rooflinekit.simulation.replica import Replica
+from rooflinekit.simulation.replica import ObjectReplica
 from rooflinekit.simulation.requests import Source
 from rooflinekit.simulation.simulate import Load, Setup, serve
 
@@ -50,9 +50,9 @@ def steady_run(longest: int) -> None:
     """Decode steps of a full batch, with nothing else going on."""
     table = build_table(deployment().plan, 64, 131_072)
     pool, ledger = BlockPool(64 * 6272, 16), Ledger(RequestObjective())
-    replica = Replica(Limits(max_num_seqs=64, longest_run=longest), table, Lockstep(pool), ledger)
+    replica = ObjectReplica(Limits(max_num_seqs=64, longest_run=longest), table, Lockstep(pool), ledger)
     arrivals: Iterator[Arrival] = iter([Arrival(0.0, 100, 100_000)] * 64)
-    run = Simulation(Fleet([replica]), Source(arrivals), ledger)
+    run = Simulation(ReplicaFleet([replica]), Source(arrivals), ledger)
     start = time.process_time()
     run.run()
     took = time.process_time() - start

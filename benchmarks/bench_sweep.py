@@ -17,10 +17,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from rooflinekit.decision.sweeping.answer import Job
-from rooflinekit.decision.sweeping.grid import Grid
+from rooflinekit.decision.sweeping.answer import SweepJob
 from rooflinekit.decision.sweeping.output import write_table
-from rooflinekit.decision.sweeping.sweep import Means, run
+from rooflinekit.decision.sweeping.sweep import Grid, Means, run
 
 SIMULATED = {"model": "llama-3-8b", "rate": [float(r) for r in range(1, 25)], "requests": 4000, "isl": 1000, "osl": 400}
 
@@ -36,7 +35,7 @@ def written(rows: int, folder: str) -> None:
     """One grid into a Parquet file."""
     scenarios, out = grid(rows), Path(folder) / f"sweep-{rows}.parquet"
     start, wall = time.process_time(), time.perf_counter()
-    write_table(run(scenarios, Job(), Means()), out)
+    write_table(run(scenarios, SweepJob(), Means()), out)
     took, passed = time.process_time() - start, time.perf_counter() - wall
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     size = out.stat().st_size / 1e9
@@ -60,7 +59,8 @@ def simulated() -> None:
             client.run(lambda: __import__("rooflinekit.decision.sweeping.answer"))
             start = time.perf_counter()
             rows = sum(
-                len(part) for part in run(Grid.of(SIMULATED), Job(True), Means(scheduler=cluster.scheduler_address))
+                len(part)
+                for part in run(Grid.of(SIMULATED), SweepJob(True), Means(scheduler=cluster.scheduler_address))
             )
             taken.append(time.perf_counter() - start)
             print(f"simulated sweep   {rows:>10,} rows  {workers} dask workers  {taken[-1]:7.1f} s")

@@ -21,7 +21,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # one thread a process: the 
 import numpy as np
 import pandas as pd
 
-from rooflinekit.evidence.kernel_fit.calibrate import Reach, carry, predict
+from rooflinekit.evidence.kernel_fit.calibrate import DonorReach, carry, predict
 from rooflinekit.evidence.kernel_fit.groups import Group, kernel_groups, read_kernel_tables
 from rooflinekit.model.timing.calibrated import BORROWED, FamilyFit
 from rooflinekit.model.types.hardware import System
@@ -49,7 +49,7 @@ class Case(NamedTuple):
 
     group: Group
     donor: FamilyFit
-    reach: Reach
+    reach: DonorReach
     crossed: str  #: "home", "engine", "architecture" or "generation"
 
 
@@ -75,7 +75,7 @@ def _donors(group: Group) -> Iterator[Case]:
         calibration, _ = stand_in(load_calibration(name), accelerator, group.engine)
         fit = calibration.families.get(group.key)
         if fit is not None and not fit.source.startswith(BORROWED):
-            yield Case(group, fit, Reach.of(calibration, fit, group.family, distant=False), crossed)
+            yield Case(group, fit, DonorReach.of(calibration, fit, group.family, distant=False), crossed)
 
 
 def scored(case: Case) -> list[dict[str, object]]:

@@ -24,7 +24,7 @@ import pandas as pd
 from rooflinekit.evidence.benchmark_runs import Given
 from rooflinekit.evidence.compare import compare
 from rooflinekit.evidence.engine_fit import fit_engine
-from rooflinekit.evidence.measured import Facts
+from rooflinekit.evidence.measured import RunFacts
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.specs.engines import engine_version_of
 
@@ -40,7 +40,7 @@ def deployments(path: Path) -> Iterator[tuple[str, Given, pd.DataFrame]]:
     for key, rows in closed.groupby(_DEPLOYMENT):
         _, model, gpu, engine, tp, weights = key
         version = engine_version_of(engine, str(rows["engine_version"].iloc[0]) or str(rows["source"].iloc[0]))
-        facts = Facts(model=model, gpu=gpu, engine=f"{engine}@{version}" if version else engine, tp=int(tp))
+        facts = RunFacts(model=model, gpu=gpu, engine=f"{engine}@{version}" if version else engine, tp=int(tp))
         points = rows.pivot_table(index=_POINT, columns="metric", values="value", aggfunc="first")
         if "tpot_ms" in points:
             yield " ".join(map(str, key)), Given(facts, {"weights": weights or None}), points.dropna(subset="tpot_ms")

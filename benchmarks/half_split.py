@@ -15,7 +15,7 @@ import pandas as pd
 from rooflinekit.evidence.kernel_fit.calibrate import Prior, calibrate_family, kernel_of
 from rooflinekit.evidence.kernel_fit.groups import kernel_groups, read_kernel_tables
 from rooflinekit.model.types.hardware import System
-from rooflinekit.report.document import Table
+from rooflinekit.report.document import CellTable
 from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.calibration.choose import choose_calibration, reach_of
 
@@ -76,7 +76,7 @@ def main() -> None:
         [half.key, str(len(half.measured)), *(f"{figure:.1%}" for figure in (half.median, half.mean, half.p90))]
         for half in held
     ]
-    print("\n".join(Table(["unseen half", "rows", "median", "mean", "p90"], cells, left=(0,)).text()))
+    print("\n".join(CellTable(["unseen half", "rows", "median", "mean", "p90"], cells, left=(0,)).text()))
     print(f"\nmedian over kernels: {np.median([half.median for half in held]):.1%}")
 
 

@@ -14,8 +14,8 @@ from tempfile import TemporaryDirectory
 
 from rooflinekit.evidence.benchmark_runs import Given, pose, predict_load
 from rooflinekit.evidence.engine_fit import EngineFit, fit_engine
-from rooflinekit.evidence.measured import Measurement, read_measurements
-from rooflinekit.report.document import Table
+from rooflinekit.evidence.measured import MeasuredRun, read_measurements
+from rooflinekit.report.document import CellTable
 
 SEEN = (2, 4, 8)
 """Users of the runs that the fit takes."""
@@ -39,7 +39,7 @@ def errors(folder: Path, users: tuple[int, ...] = SEEN) -> tuple[EngineFit, Foun
         after = Given.of(**said, calibration=str(made))
         found: Found = {}
         for run in read_measurements(folder / "served.jsonl"):
-            if isinstance(run, Measurement):
+            if isinstance(run, MeasuredRun):
                 old, new = (
                     predict_load(at.resolved.predictor, at.load, at.scheduler)
                     for at in (pose(run, before), pose(run, after))
@@ -86,9 +86,9 @@ def report(folder: Path) -> str:
         "number below it. No cost describes that, and most of the errors come from it. Fitted to other",
         "runs:", "",
         *(f"* {_listed(users)} users: {_within(errors(folder, users)[1], users)}." for users in OTHERS), "",
-        "```", *Table(heads, cells, left=(0,)).text(), "```", "",
+        "```", *CellTable(heads, cells, left=(0,)).text(), "```", "",
         "What the fit changed, and the share that the measurement has in each value:", "",
-        "```", *Table(["", "before", "after", "data"], costs, left=(0,)).text(), "```", "",
+        "```", *CellTable(["", "before", "after", "data"], costs, left=(0,)).text(), "```", "",
     ])  # fmt: skip
 
 

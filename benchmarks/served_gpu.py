@@ -19,7 +19,7 @@ from typing import Any
 import rooflinekit as rk
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.load.arrivals import Arrival
-from rooflinekit.report.document import Table
+from rooflinekit.report.document import CellTable
 from rooflinekit.simulation.simulate import Load, serve
 
 _METRICS = ("ttft", "tpot", "e2el")
@@ -105,7 +105,7 @@ def _table(found: list[Served]) -> list[str]:
             _signed(each.error(each.played, "tpot")), f"{each.row['power_w']:.0f}" if settled else "–",
             _signed(each.power_w / each.row["power_w"] - 1.0) if settled else "–",
         ])  # fmt: skip
-    return Table(head, cells, left=(0,)).markdown()
+    return CellTable(head, cells, left=(0,)).markdown()
 
 
 def _summary(found: list[Served]) -> list[str]:
@@ -117,7 +117,7 @@ def _summary(found: list[Served]) -> list[str]:
             size = [abs(error) for error in errors]
             cells.append(f"{100 * median(size):.1f} ({100 * median(errors):+.1f}; worst {100 * max(size):.0f})")
         rows.append(cells)
-    return Table(["", "TTFT", "TPOT", "end to end"], rows, left=(0,)).markdown()
+    return CellTable(["", "TTFT", "TPOT", "end to end"], rows, left=(0,)).markdown()
 
 
 def report(folder: Path, gpu: str, notes: list[str]) -> str:

@@ -32,7 +32,7 @@ from serving_errors import unseen_rows
 import rooflinekit as rk
 from rooflinekit.evidence.board_power import power_of, powered
 from rooflinekit.evidence.kernel_fit.groups import Group, kernel_groups, read_kernel_tables, read_measurements
-from rooflinekit.evidence.steps import Point, deployment_of
+from rooflinekit.evidence.steps import StepPoint, deployment_of
 from rooflinekit.model import step
 from rooflinekit.model.power import sustained
 from rooflinekit.model.types.hardware import Accelerator
@@ -202,7 +202,7 @@ def prompts_part(path: Path) -> str:
 
 
 def _step(row: Mapping[str, Any]) -> Any:
-    return rk.estimate(row["model"], GPU, allow_oom=True, **Point.of(row).workload, **deployment_of(row))
+    return rk.estimate(row["model"], GPU, allow_oom=True, **StepPoint.of(row).workload, **deployment_of(row))
 
 
 def served(tables: list[Path], folder: Path | None) -> str:

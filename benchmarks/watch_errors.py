@@ -26,8 +26,8 @@ import numpy as np
 import pandas as pd
 
 from rooflinekit.evidence.benchmark_runs import Given, resolve_facts
-from rooflinekit.evidence.exposition import Interval, read_recording, read_request_log, scrape_text
-from rooflinekit.evidence.measurement import Facts, StartUp
+from rooflinekit.evidence.exposition import MeasuredInterval, read_recording, read_request_log, scrape_text
+from rooflinekit.evidence.measurement import RunFacts, StartUp
 from rooflinekit.evidence.watching import LEARNT, SMALLEST, ChangeDetector, Watcher
 from rooflinekit.load.answer import AskedLoad, play_load
 from rooflinekit.load.lengths import Fixed, LogNormal
@@ -57,7 +57,7 @@ def read_run(folder: Path) -> tuple[pd.DataFrame, Given, StartUp]:
     arguments = said["engine_kwargs"]
     given = Given.of(model=said["model"], gpu=said["gpu"], engine=f"{said['engine']}@{said['engine_version']}",
                      tp=arguments["tensor_parallel_size"], max_num_seqs=arguments["max_num_seqs"])  # fmt: skip
-    return table, given, StartUp("start-up", kv_tokens=said["kv_cache"]["num_kv_tokens"], facts=Facts())
+    return table, given, StartUp("start-up", kv_tokens=said["kv_cache"]["num_kv_tokens"], facts=RunFacts())
 
 
 def minute(
@@ -72,7 +72,7 @@ def minute(
     return slowed.assign(e2e=slowed.ttft + slowed.stood + slowed.gap * (slowed.output_tokens - 1))
 
 
-def as_log(minutes: list[pd.DataFrame]) -> list[Interval]:
+def as_log(minutes: list[pd.DataFrame]) -> list[MeasuredInterval]:
     """The minutes as a log of requests: each ends in its minute, evenly over it."""
     lines = [
         {"start_time": 60.0 * (place + 1 + (turn + 0.5) / len(drawn)) - row.e2e, "input_tokens": row.input_tokens,
@@ -82,7 +82,7 @@ def as_log(minutes: list[pd.DataFrame]) -> list[Interval]:
     return read_request_log("run", lines)
 
 
-def as_recording(minutes: list[pd.DataFrame]) -> list[Interval]:
+def as_recording(minutes: list[pd.DataFrame]) -> list[MeasuredInterval]:
     """The minutes as vLLM's metrics count them."""
     totals = {f"{name}_{end}": 0.0 for name in _METRICS.values() for end in ("sum", "count")}
     totals |= {"generation_tokens_total": 0.0, "prompt_tokens_total": 0.0, f"{_GAPS}_sum": 0.0, f"{_GAPS}_count": 0.0}
@@ -123,7 +123,7 @@ def _alarms(strains: list[tuple[float, float]], name: str, weeks: int, rng: np.r
 def swing(weeks: int) -> None:
     """False alarms a week where the prediction is off by another share at each load of the day."""
     rng, rates = np.random.default_rng(0), np.arange(2.0, 24.0)
-    predictor = resolve_facts(Facts("llama-3-8b", "h100-sxm", tp=1), Given()).predictor
+    predictor = resolve_facts(RunFacts("llama-3-8b", "h100-sxm", tp=1), Given()).predictor
     plan, costs = predictor.plan, predictor.plan.costs
     off = {"a step takes 1 ms more": {"step": costs.step + 1e-3},
            "a sequence of a step takes 20 us more": {"sequence": costs.sequence + 2e-5},

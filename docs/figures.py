@@ -22,7 +22,7 @@ import pandas as pd
 
 import rooflinekit as rk
 from rooflinekit import Batch
-from rooflinekit.report.look import FIRST, PALETTES, STEP, TOKEN, Part
+from rooflinekit.report.look import FIRST, PALETTES, STEP, TOKEN, TimePart
 
 FOLDER = Path(__file__).parent / "figures"
 REPORTED = Path(__file__).parent.parent / "reports" / "data" / "accuracy-serving.csv"
@@ -297,7 +297,7 @@ def experts() -> Any:
     return figure
 
 
-def _drawn(table: Mapping[str, Part], *parts: str) -> dict[str, tuple[str, str]]:
+def _drawn(table: Mapping[str, TimePart], *parts: str) -> dict[str, tuple[str, str]]:
     """Names and hues of some parts."""
     return {part: (table[part].name, PALETTES["light"][table[part].tint]) for part in parts}
 

@@ -30,10 +30,9 @@ if TYPE_CHECKING:
     from rooflinekit.decision.sweeping.interactivity import interactivity
     from rooflinekit.decision.sweeping.sweep import sweep
     from rooflinekit.estimation.estimator import estimate
-    from rooflinekit.estimation.facts import kv_cache_bytes, max_context, parameters
+    from rooflinekit.estimation.facts import kv_cache_bytes, max_context, parameters, predict_step, step_table
     from rooflinekit.estimation.frames import estimate_frame
     from rooflinekit.estimation.results import Estimate
-    from rooflinekit.estimation.steps import predict_step, step_table
     from rooflinekit.evidence.compare import Comparison, compare
     from rooflinekit.evidence.guard import Guarded, guard
     from rooflinekit.explanation.front import Derivation, explain
@@ -76,7 +75,7 @@ _NAMES = {
     "decision.sweeping.interactivity": "interactivity",
     "decision.sweeping.sweep": "sweep",
     "estimation.estimator": "estimate",
-    "estimation.facts": "kv_cache_bytes max_context parameters",
+    "estimation.facts": "kv_cache_bytes max_context parameters predict_step step_table",
     "estimation.frames": "estimate_frame",
     "estimation.results": "Estimate",
     "evidence.compare": "Comparison compare",
@@ -92,7 +91,6 @@ _NAMES = {
     "report.page.front": "Report write_report",
     "report.plots.front": "plot write_plots",
     "simulation.simulate": "simulate",
-    "estimation.steps": "predict_step step_table",
     "specs": "load_accelerator load_model",
 }
 _HOME = {name: f"rooflinekit.{module}" for module, names in _NAMES.items() for name in names.split()}

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from rooflinekit.evidence.kernel_fit.calibrate import (
+    DonorReach,
     Prior,
-    Reach,
     calibrate_family,
     carry,
     fit_form,
@@ -147,7 +147,7 @@ def test_rows_of_one_kernel_are_fitted_towards_that_kernel():
     rows = many.subset(many.each(AXES["group"]) >= 40.0)
     assert kernel_of(donor, rows).form == far
     assert kernel_of(donor, many).form == near  # six of ten shapes have fewer heads
-    moved = carry(donor, rows, H100, "own", Reach(0.3)).fit
+    moved = carry(donor, rows, H100, "own", DonorReach(0.3)).fit
     assert moved.form == near
     assert moved.beyond.fit.form.launch == pytest.approx(44e-6, rel=0.05)
 
@@ -218,7 +218,7 @@ def test_a_fit_carried_to_a_few_rows_is_no_worse_than_the_donor(size, change, sp
     ratios = []
     for seed in range(5):
         some, unseen = drawn(whole, size, seed)
-        found = carry(donor, some, H100, "drawn", Reach(spread)).fit
+        found = carry(donor, some, H100, "drawn", DonorReach(spread)).fit
         assert found is None or found.surface is surface
         ratios.append(off(found or donor, unseen) / off(donor, unseen))
     assert np.median(ratios) <= most
@@ -230,7 +230,7 @@ def test_rows_of_another_number_format_may_leave_the_donors_correction():
     surface = fit_surface(home, TRUTH, H100, home.time / form_time(TRUTH, home, H100))
     donor = FamilyFit(TRUTH, {}, (), surface, Regimes("", (), (1.1,)), 96, 0.03, "donor")
     some, unseen = drawn(measured_rows(table(replace(TRUTH, memory=0.5), noise=0.03), "gemm"), 20, 0)
-    moved, own = (carry(donor, some, H100, "drawn", Reach(0.2, stand_in=other)).fit for other in (False, True))
+    moved, own = (carry(donor, some, H100, "drawn", DonorReach(0.2, stand_in=other)).fit for other in (False, True))
     assert own is not None
     assert off(own, unseen) < 0.6 * off(moved or donor, unseen)
 
@@ -238,7 +238,7 @@ def test_rows_of_another_number_format_may_leave_the_donors_correction():
 def test_a_donor_that_is_right_is_kept_and_what_fitting_would_cost_is_said():
     whole = measured_rows(table(noise=0.0), "gemm")
     donor = FamilyFit(TRUTH, {}, (), None, Regimes("", (), (1.1,)), 96, 0.03, "donor")
-    found = carry(donor, drawn(whole, 8, 0)[0], H100, "drawn", Reach())
+    found = carry(donor, drawn(whole, 8, 0)[0], H100, "drawn", DonorReach())
     assert found.fit is None
     assert found.donor < 1e-9 < found.error
 
@@ -269,7 +269,7 @@ def test_a_fit_carried_to_measured_kernels_is_no_worse_than_the_donor(donor, mos
         fit, whole = calibration.families[key], group.rows()
         for seed in range(5):
             some, unseen = drawn(whole, 20, seed)
-            found = carry(fit, some, system, "drawn", Reach.of(calibration, fit, group.family, distant=False)).fit
+            found = carry(fit, some, system, "drawn", DonorReach.of(calibration, fit, group.family, distant=False)).fit
             error = [
                 np.mean(np.abs(np.log(unseen.time / predict(each, unseen, system)))) for each in (found or fit, fit)
             ]

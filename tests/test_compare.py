@@ -17,7 +17,7 @@ import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.evidence.benchmark_runs import LoadPrediction, predict_load
 from rooflinekit.evidence.compare import CAUSES, Given, attribute, compare
-from rooflinekit.evidence.measured import Facts, Measurement, Spread, StartUp, read_measurements
+from rooflinekit.evidence.measured import MeasuredRun, MeasuredSpread, RunFacts, StartUp, read_measurements
 from rooflinekit.load.answer import AskedLoad
 from rooflinekit.load.lengths import Fixed
 from rooflinekit.load.scene import Scheduler
@@ -156,7 +156,7 @@ FILES = {
     "start-up.log": LOG,
 }
 EVERYTHING = Given(
-    Facts(model="llama-3.1-8b", gpu="h100-sxm", tp=1, isl=1024, osl=256, concurrency=8), calibration="none"
+    RunFacts(model="llama-3.1-8b", gpu="h100-sxm", tp=1, isl=1024, osl=256, concurrency=8), calibration="none"
 )
 
 
@@ -182,7 +182,7 @@ def only(path):
 
 def test_vllm_keys_are_mapped(file):
     run = only(file("vllm.json"))
-    assert run.facts == Facts(
+    assert run.facts == RunFacts(
         model="meta-llama/Llama-3.1-8B-Instruct", engine="vllm", isl=1024.0, osl=256.0, concurrency=32, cv=0.5,
         requests=320,
     )  # fmt: skip
@@ -202,7 +202,7 @@ def test_guidellm_tpot_is_its_inter_token_latency(file):
     """time_per_output_token_ms (10.4 here) counts the first token; request_latency is in seconds."""
     closed, opened = read_measurements(file("guidellm.json"))
     assert (closed.tpot.mean, closed.e2e.mean, closed.ttft.low) == (10.08, 2600.0, 40.0)
-    assert closed.itl == Spread()
+    assert closed.itl == MeasuredSpread()
     assert (closed.facts.concurrency, closed.facts.rate, closed.facts.requests) == (8, None, 80)
     assert (opened.facts.concurrency, opened.facts.rate, opened.facts.cv) == (None, 2.5, 1.0)
     assert closed.facts.model == "meta-llama/Llama-3.1-8B-Instruct"
@@ -262,7 +262,7 @@ def test_what_the_client_and_the_server_were_told_is_played(file):
 
 def test_users_that_drift_apart_wait_less_and_equal_ones_are_said(file):
     path = file("one.json", json.dumps(SGLANG | {"dataset_name": "sharegpt"}))
-    given = Given(Facts(gpu="h100-sxm", tp=1))
+    given = Given(RunFacts(gpu="h100-sxm", tp=1))
     (equal,), (varied,) = (compare([path], replace(given, facts=replace(given.facts, osl_cv=cv))).runs
                            for cv in (None, 0.2))  # fmt: skip
     ttft = [run.metrics[0].predicted for run in (equal, varied)]
@@ -275,7 +275,7 @@ def test_users_that_drift_apart_wait_less_and_equal_ones_are_said(file):
 
 def test_the_start_up_log_of_old_and_new_versions(file):
     new = only(file("start-up.log"))
-    assert new == StartUp("start-up.log", 54.3 * 2**30, 444_800, 14.99 * 2**30, 8192, 54.3, Facts(engine="vllm"))
+    assert new == StartUp("start-up.log", 54.3 * 2**30, 444_800, 14.99 * 2**30, 8192, 54.3, RunFacts(engine="vllm"))
     old = only(file("old.log", "# GPU blocks: 1381\nMaximum concurrency for 2048 tokens per request: 10.79x\n"))
     assert old.kv_tokens == pytest.approx(1381 * 16, rel=1e-3)  # blocks of 16 tokens
 
@@ -366,8 +366,16 @@ PARTS = {
 }  # fmt: skip
 EXPECTED = LoadPrediction(100.0, 9.0, 100.0 + 255 * 9.0, 2700.0, PARTS, 32)
 LOAD = AskedLoad(Fixed(1024), Fixed(256), 32)
-RUN = Measurement(
-    "run", "t", Facts(), Spread(150.0, low=45.0), Spread(11.0), Spread(11.0, p50=8.5), Spread(2960.0), 2560.0, 10.0
+RUN = MeasuredRun(
+    "run",
+    "t",
+    RunFacts(),
+    MeasuredSpread(150.0, low=45.0),
+    MeasuredSpread(11.0),
+    MeasuredSpread(11.0, p50=8.5),
+    MeasuredSpread(2960.0),
+    2560.0,
+    10.0,
 )
 
 
@@ -385,9 +393,10 @@ positive = st.floats(0.1, 1e5)
 
 
 runs = st.builds(
-    Measurement, st.just("run"), st.just("t"), st.just(Facts()),
-    ttft=st.builds(Spread, positive, low=st.none() | positive), tpot=st.builds(Spread, positive),
-    itl=st.builds(Spread, positive, p50=st.none() | positive), e2e=st.just(Spread()) | st.builds(Spread, positive),
+    MeasuredRun, st.just("run"), st.just("t"), st.just(RunFacts()),
+    ttft=st.builds(MeasuredSpread, positive, low=st.none() | positive), tpot=st.builds(MeasuredSpread, positive),
+    itl=st.builds(MeasuredSpread, positive, p50=st.none() | positive),
+    e2e=st.just(MeasuredSpread()) | st.builds(MeasuredSpread, positive),
 )  # fmt: skip
 
 
@@ -400,15 +409,15 @@ def test_the_causes_always_add_up_to_the_gap(run, running, osl):
 
 
 def test_what_a_file_cannot_tell_apart_is_said():
-    blind = attribute(replace(RUN, itl=Spread(), ttft=Spread(150.0)), EXPECTED, LOAD)
+    blind = attribute(replace(RUN, itl=MeasuredSpread(), ttft=MeasuredSpread(150.0)), EXPECTED, LOAD)
     assert (blind.interference_ms, blind.step_ms) == (0.0, 255 * 2.0)
     assert blind.queue_ms == 50.0
     assert len(blind.notes) == 2
     crowded = attribute(RUN, EXPECTED, AskedLoad(Fixed(8192), Fixed(32), 32))  # four chunks each: every gap holds one
     assert crowded.interference_ms == 0.0
-    alone = attribute(replace(RUN, ttft=Spread(150.0)), replace(EXPECTED, running=1), LOAD)
+    alone = attribute(replace(RUN, ttft=MeasuredSpread(150.0)), replace(EXPECTED, running=1), LOAD)
     assert alone.queue_ms == 0.0
-    assert attribute(replace(RUN, ttft=Spread(p50=1.0)), EXPECTED, LOAD) is None
+    assert attribute(replace(RUN, ttft=MeasuredSpread(p50=1.0)), EXPECTED, LOAD) is None
 
 
 # --- the run that is played -----------------------------------------------------------------------------------------
@@ -612,7 +621,7 @@ def test_replicas_share_the_load_and_add_up_their_output(file):
     """Four replicas with 32 users are each one replica with 8, whose requests find them in turn."""
     path, quarter = file("vllm.json"), file("q.json", json.dumps(VLLM | {"max_concurrency": 8, "completed": 80,
         "total_input_tokens": 81920, "total_output_tokens": 20480}))  # fmt: skip
-    facts = Facts(gpu="h100-sxm", tp=1)
+    facts = RunFacts(gpu="h100-sxm", tp=1)
     (whole,), (single,) = (compare([f], Given(facts, calibration="none", replicas=n)).runs
                            for f, n in ((path, 4), (quarter, 1)))  # fmt: skip
     for one, other in zip(whole.metrics, single.metrics, strict=True):

@@ -15,13 +15,13 @@ from typer.testing import CliRunner
 import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.estimation.estimator import read_deployment, resolve
-from rooflinekit.estimation.steps import predict_step
+from rooflinekit.estimation.facts import predict_step
 from rooflinekit.evidence.benchmark_runs import Given, predict_load
 from rooflinekit.evidence.compare import compare
 from rooflinekit.evidence.engine_fit import fit_engine
 from rooflinekit.evidence.engine_fit.fit import EngineFit, Error
 from rooflinekit.evidence.engine_fit.posterior import MOST, REACH, FitParameter, FitRows, Linearised, solve
-from rooflinekit.evidence.measured import Facts, is_benchmark, read_measurements
+from rooflinekit.evidence.measured import RunFacts, is_benchmark, read_measurements
 from rooflinekit.load.answer import AskedLoad
 from rooflinekit.load.lengths import Fixed
 from rooflinekit.model.operating_point import Predictor
@@ -38,7 +38,7 @@ from rooflinekit.specs.calibration import load_calibration
 MODEL = "llama-3.1-8b"
 LOADS = ((1, 128, 256), (8, 1024, 256), (32, 256, 512), (96, 512, 128))  # users, tokens in, tokens out
 TRUE = {"step": 9e-4, "memory": 1.06, "request": 0.0022}
-GIVEN = Given(Facts(model=MODEL, gpu="h100-sxm", tp=1, engine="vllm"))
+GIVEN = Given(RunFacts(model=MODEL, gpu="h100-sxm", tp=1, engine="vllm"))
 
 
 def predicted(load, tp=1, engine="vllm", **costs):
@@ -177,10 +177,10 @@ def test_costs_of_several_accelerators_come_from_a_split(tmp_path):
         for tp in (1, 2)
         for load in LOADS[:3]
     ]
-    found = fit(files, Given(Facts(gpu="h100-sxm")))
+    found = fit(files, Given(RunFacts(gpu="h100-sxm")))
     assert abs(named(found)["ranks"].value - 1.5e-4) < 1.645 * named(found)["ranks"].spread
     assert named(found)["ranks"].data > 0.05
-    one = fit(files[:3], Given(Facts(gpu="h100-sxm")))
+    one = fit(files[:3], Given(RunFacts(gpu="h100-sxm")))
     silent = named(one)["ranks"]
     assert (silent.value, silent.data) == (pytest.approx(silent.prior.value), pytest.approx(0.0, abs=1e-9))
     assert any("say little of" in note and "ranks" in note for note in one.notes)

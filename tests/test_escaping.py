@@ -17,7 +17,17 @@ from markdown_it import MarkdownIt
 from typer.testing import CliRunner
 
 from rooflinekit.cli.app import app
-from rooflinekit.report.document import Facts, Fixed, Items, Section, Table, Words, html_text, markdown_text, plain_text
+from rooflinekit.report.document import (
+    CellTable,
+    Facts,
+    FixedLines,
+    Items,
+    Section,
+    Words,
+    html_text,
+    markdown_text,
+    plain_text,
+)
 from rooflinekit.specs.escaping import STEERING, csv_cell, csv_table, csv_text, visible
 
 HOSTILE = (
@@ -63,7 +73,7 @@ def letters(text: str) -> str:
 @example("a\\")
 @example("<a title='`'>`")
 def test_markdown_shows_a_text_as_it_is(text: str) -> None:
-    blocks = [Words(f"x {text}"), Table(["name", "n"], [[text, "1"]]), Fixed([text], "sh")]
+    blocks = [Words(f"x {text}"), CellTable(["name", "n"], [[text, "1"]]), FixedLines([text], "sh")]
     page = page_of(
         markdown_text([Section(f"x {text}", blocks), Section("x", [Items(f"x {text}"), Facts(("x", text))])])
     )
@@ -75,17 +85,22 @@ def test_markdown_shows_a_text_as_it_is(text: str) -> None:
 
 @given(ANY)
 def test_a_notebook_shows_a_text_as_it_is(text: str) -> None:
-    blocks = [Words(text), Table(["name", "n"], [[text, "█ 1"], [f"█{text}", "1"]]), Items(text), Facts(("x", text))]
+    blocks = [
+        Words(text),
+        CellTable(["name", "n"], [[text, "█ 1"], [f"█{text}", "1"]]),
+        Items(text),
+        Facts(("x", text)),
+    ]
     page = Elements(html_text([Section("x", blocks)], folded=False))
     assert page.tags <= {*ALLOWED, "h4", "b"}
 
 
 @given(ANY)
 def test_a_cell_of_a_terminal_has_one_line_and_steers_nothing(text: str) -> None:
-    lines = Table(["name", "n"], [[text, "1"]], room=10_000).text(10_000)
+    lines = CellTable(["name", "n"], [[text, "1"]], room=10_000).text(10_000)
     assert len(lines) == 2
     assert not STEERING.search("".join(lines))
-    assert not STEERING.search(visible(plain_text([Section(text, [Words(text), Items(text), Fixed([text])])])))
+    assert not STEERING.search(visible(plain_text([Section(text, [Words(text), Items(text), FixedLines([text])])])))
 
 
 @given(ANY)

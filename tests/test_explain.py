@@ -22,9 +22,8 @@ from rooflinekit.cli.app import app
 from rooflinekit.cli.command import find
 from rooflinekit.cli.output import to_json
 from rooflinekit.explanation.front import Derivation, derive, make_case
-from rooflinekit.explanation.metrics import METRICS, Case, Traced
+from rooflinekit.explanation.metrics import METRICS, Case
 from rooflinekit.model.graph import Pool, Quantity, named
-from rooflinekit.model.graph.slope import slopes
 from rooflinekit.model.graph.tree import Node, evaluate, tree
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.errors import DoesNotFitError, InputError, UnknownNameError
@@ -303,23 +302,6 @@ class TestFormulas:
         assert abs(root.recomputed() - root.value) <= 1e-9 * max(abs(root.value), 1.0)
         assert "pn(x, y, 4)" in root.formula
         assert "where" not in root.formula
-
-
-@pytest.mark.parametrize(("model", "scenario"), DEPLOYMENTS[:7:3], ids=lambda v: v if isinstance(v, str) else "")
-def test_slopes_are_those_of_finite_differences(model: str, scenario: dict[str, Any]) -> None:
-    traced = Traced(make(model, scenario))
-    found = slopes(traced.point.tpot.expected)
-    plan = traced.case.predictor.plan
-    for factor, resource in ((1.0 + 1e-5, "memory_bandwidth"),):
-        times = []
-        for change in (factor, 1.0 / factor):
-            gpu = replace(plan.system.accelerator, memory_bandwidth=change * plan.system.accelerator.memory_bandwidth)
-            faster = replace(plan, system=replace(plan.system, accelerator=gpu))
-            times.append(float(traced.case.predictor.on(faster).evaluate(traced.case.work).tpot.expected))
-        rate = traced.predictor.plan.system.accelerator.memory_bandwidth
-        assert found[rate] * float(rate) == pytest.approx((times[0] - times[1]) / (2.0 * math.log(factor)), rel=1e-4), (
-            resource
-        )
 
 
 class TestAnswers:

@@ -21,7 +21,7 @@ from rooflinekit.report.document import plain_text
 from rooflinekit.report.estimate import document
 from rooflinekit.specs.doubt import nearest_measured, own_loads, version_variances
 from rooflinekit.specs.engines import engine_names, load_engine, read_facts, step_ranges
-from rooflinekit.specs.section import Section
+from rooflinekit.specs.section import FileSection
 
 
 def predictor_with(errors: LoadErrors, **settings: float) -> Predictor:
@@ -203,13 +203,13 @@ def test_every_engine_has_tested_factors_and_answers_say_how_they_did():
 
 @pytest.mark.parametrize("value", [[1.0], [1.0, 0.0, 0.0, 0.0, -0.1], 1.0, [1.0, "a"], [[1, 2, 3, 4, 5]]])
 def test_variances_that_are_none_are_refused(tmp_path, value):
-    section = Section(tmp_path / "x.yaml", "", {"ttft": {"value": value, "source": []}})
+    section = FileSection(tmp_path / "x.yaml", "", {"ttft": {"value": value, "source": []}})
     with pytest.raises(SpecError, match="ttft"):
         read_facts(section, LoadErrors, "loaded.")
 
 
 @pytest.mark.parametrize("value", [[1.0] * 6, [0, 1, 2, 3, 4, 6, 5]])
 def test_quantiles_that_are_none_are_refused(tmp_path, value):
-    section = Section(tmp_path / "x.yaml", "", {"tpot_places": {"value": value, "source": []}})
+    section = FileSection(tmp_path / "x.yaml", "", {"tpot_places": {"value": value, "source": []}})
     with pytest.raises(SpecError, match="tpot_places"):
         read_facts(section, LoadErrors, "loaded.")

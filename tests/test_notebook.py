@@ -9,7 +9,17 @@ from html.parser import HTMLParser
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.report.document import Facts, Fixed, Items, Section, Table, Words, html_text, markdown_text, plain_text
+from rooflinekit.report.document import (
+    CellTable,
+    Facts,
+    FixedLines,
+    Items,
+    Section,
+    Words,
+    html_text,
+    markdown_text,
+    plain_text,
+)
 from rooflinekit.report.request import Waterfall
 
 RESULTS = {
@@ -129,15 +139,15 @@ def test_a_name_cannot_inject(name, tmp_path):
 
 @pytest.mark.parametrize("evil", ["<script>x</script>", "## <b>", "| <i> |", "- <u>", "```\n<s>\n```", "`<q>`"])
 def test_every_block_is_escaped(evil):
-    blocks = [Words(evil), Items(evil), Facts((evil, evil)), Table([evil], [[evil]]), Fixed([evil]),
+    blocks = [Words(evil), Items(evil), Facts((evil, evil)), CellTable([evil], [[evil]]), FixedLines([evil]),
               Waterfall(evil, [(evil, 0.5, evil)])]  # fmt: skip
     assert not {"script", "i", "u", "s", "q"} & read(html_text([Section(evil, blocks), Section(evil, [])], True)).seen
 
 
 def test_a_document_is_the_same_in_three_places():
-    table = Table(["a", "b"], [["x|y", "1"]])
+    table = CellTable(["a", "b"], [["x|y", "1"]])
     document = [Section("t", [Words("words")]), Section("", [table]),
-                Section("more", [Items("one", "  `two`", "three"), Fixed(["# no heading"], "sh")])]  # fmt: skip
+                Section("more", [Items("one", "  `two`", "three"), FixedLines(["# no heading"], "sh")])]  # fmt: skip
     assert plain_text(document) == "t\nwords\n\na    b\nx|y  1\n\nmore\none\n  `two`\nthree\n# no heading"
     text = markdown_text(document)
     assert text.startswith(
@@ -152,7 +162,7 @@ def test_a_document_is_the_same_in_three_places():
 
 
 def test_a_table_leaves_columns_out_where_a_terminal_has_no_room():
-    wide = Table(["a", "b", "c"], [["x" * 40, "y" * 40, "z"]], drop=(1,))
+    wide = CellTable(["a", "b", "c"], [["x" * 40, "y" * 40, "z"]], drop=(1,))
     assert [line.split() for line in wide.text()] == [["a", "c"], ["x" * 40, "z"]]
     assert "y" * 40 in wide.markdown()[2]
 

@@ -345,3 +345,14 @@ class TestModules:
     def test_every_module_says_what_it_is(self) -> None:
         for path in SOURCES:
             assert ast.get_docstring(tree_of(path))
+
+
+class TestNames:
+    def test_no_two_classes_have_one_name(self) -> None:
+        """A reader who searches for a class finds it, and nothing else."""
+        places: dict[str, list[str]] = {}
+        for path in (*MODULES, *(ROOT / "validate").rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ClassDef):
+                    places.setdefault(node.name, []).append(f"{name_of(path)}:{node.lineno}")
+        assert {name: found for name, found in places.items() if len(found) > 1} == {}

@@ -14,8 +14,7 @@ from rooflinekit.model.kernels.collective import tiers
 from rooflinekit.model.kernels.moe import Experts
 from rooflinekit.model.kernels.operation import elements as width_of
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.splits import check_deployment
-from rooflinekit.model.step import Plan, make_plan
+from rooflinekit.model.step import Plan, check_deployment, make_plan
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rooflinekit.cli.app import app
-from rooflinekit.evidence.compare import Metric, compare, doubts
+from rooflinekit.evidence.compare import ComparedMetric, compare, doubts
 from rooflinekit.evidence.guard import read_readings
 from rooflinekit.evidence.measured import StartUp, is_benchmark, read_measurements
 from rooflinekit.evidence.startup import read_startup, read_startups
@@ -393,9 +393,9 @@ def test_a_paste_is_compared_from_standard_input(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(BLOCK.encode())))
     words = ["--model", "llama-3.1-70b", "--gpu", "h100-sxm", "--tp", "8", "--concurrency", "128", "--format", "json"]
     from rooflinekit.cli.answers import compare as command
-    from rooflinekit.cli.output import Output
+    from rooflinekit.cli.output import CommandOutput
 
-    assert command(["-"], to=Output(), model="llama-3.1-70b", gpu="h100-sxm", tp=8, concurrency=128) == 0
+    assert command(["-"], to=CommandOutput(), model="llama-3.1-70b", gpu="h100-sxm", tp=8, concurrency=128) == 0
     ran = CliRunner().invoke(app, ["compare", "-", *words], input=BLOCK)
     assert ran.exit_code == 0, ran.stderr
     assert json.loads(ran.stdout)["runs"][0]["source"] == "standard-input.txt"
@@ -528,14 +528,14 @@ class TestBounds:
         assert ttft.impossible
 
     def test_a_sound_run_is_inside_and_early_tokens_are_suspected(self) -> None:
-        early = Metric("ttft_ms", "mean", 10.0, 30.0, 20.0, 50.0, 5.0)
+        early = ComparedMetric("ttft_ms", "mean", 10.0, 30.0, 20.0, 50.0, 5.0)
         assert early.verdict == "faster than 19 of 20 such runs"
         assert "were prompts repeated" in doubts([early])[0]
         assert doubts([early], served=False) == []
-        rate = Metric("output_tok_s", "mean", 90.0, 100.0, 95.0, 110.0, 500.0)
+        rate = ComparedMetric("output_tok_s", "mean", 90.0, 100.0, 95.0, 110.0, 500.0)
         assert rate.verdict == "slower than 19 of 20 such runs"
-        assert Metric("output_tok_s", "mean", 600.0, 100.0, 95.0, 110.0, 500.0).impossible
-        assert Metric("tpot_ms", "mean", 10.0, 10.5).verdict == ""
+        assert ComparedMetric("output_tok_s", "mean", 600.0, 100.0, 95.0, 110.0, 500.0).impossible
+        assert ComparedMetric("tpot_ms", "mean", 10.0, 10.5).verdict == ""
 
 
 def test_one_page_of_metrics_is_all_since_the_start(tmp_path: Path) -> None:

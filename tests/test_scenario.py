@@ -23,8 +23,8 @@ from rooflinekit.cli.app import app
 from rooflinekit.cli.command import COMMANDS, Command, examples_of, find
 from rooflinekit.estimation import scenario
 from rooflinekit.estimation.frames import INPUT_COLUMNS
-from rooflinekit.estimation.options import Option, model_of, number_of, options_of, quantity
-from rooflinekit.estimation.scenario import GROUPS, Scenario, Simulation
+from rooflinekit.estimation.options import OptionRow, model_of, number_of, options_of, quantity
+from rooflinekit.estimation.scenario import GROUPS, Scenario, SimulationOptions
 from rooflinekit.model.types.errors import WorkloadError
 
 DEPLOYED = (
@@ -69,7 +69,7 @@ def test_what_is_no_number_is_refused(text, unit):
 
 @pytest.mark.parametrize(("text", "value"), [("1_000", 1000), ("1,000", 1000), ("1K", 1000), ("-1", -1)])
 def test_a_count_is_read_as_people_write_it(text, value):
-    assert Option("", kind="count").parse(text) == value
+    assert OptionRow("", kind="count").parse(text) == value
 
 
 LINES = [
@@ -201,8 +201,8 @@ def test_the_shell_completes(line, offered):
 
 
 @pytest.mark.parametrize(("function", "table"), [
-    (rk.estimate, Scenario), (rk.explain, Scenario), (rk.simulate, Simulation), (rk.cost, scenario.Cost),
-    (rk.levers, scenario.Levers), (rk.plan, scenario.Plan), (rk.shapes, scenario.Shapes),
+    (rk.estimate, Scenario), (rk.explain, Scenario), (rk.simulate, SimulationOptions), (rk.cost, scenario.CostOptions),
+    (rk.levers, scenario.LeversOptions), (rk.plan, scenario.PlanOptions), (rk.shapes, scenario.Shapes),
 ])  # fmt: skip
 def test_functions_show_their_keywords(function, table):
     shown = inspect.signature(function).parameters

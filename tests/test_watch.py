@@ -30,7 +30,7 @@ from rooflinekit.cli.watch import _intervals, _Tail
 from rooflinekit.evidence.benchmark_runs import Given, pose, resolve_facts
 from rooflinekit.evidence.exposition import (
     GrowingLog,
-    Interval,
+    MeasuredInterval,
     interval,
     read_recording,
     read_request_log,
@@ -39,7 +39,7 @@ from rooflinekit.evidence.exposition import (
     together,
 )
 from rooflinekit.evidence.measured import read_intervals, read_measurements
-from rooflinekit.evidence.measurement import Facts, Measurement, Spread
+from rooflinekit.evidence.measurement import MeasuredRun, MeasuredSpread, RunFacts
 from rooflinekit.evidence.report import _left
 from rooflinekit.evidence.startup import read_startup
 from rooflinekit.evidence.watching import LEARNT, ChangeDetector, Watched, Watcher, headroom, set_beside, watch
@@ -212,7 +212,7 @@ nv_llm_output_token_len_sum{{model="tensorrt_llm",response_metric_type="total_ou
     rows = ((0, 0, 0, 0, 0), (60, 126_000_000, 6_000, 60_000, 12_000))
     found = interval(*(read_scrape(said.format(*row), 60.0 * turn, "url") for turn, row in enumerate(rows)), "url")
     assert found is not None
-    facts = Facts(engine="trtllm", isl=1000.0, osl=200.0, rate=1.0)
+    facts = RunFacts(engine="trtllm", isl=1000.0, osl=200.0, rate=1.0)
     assert (found.run.facts, found.running, found.waiting, found.kv_use) == (facts, 3.0, 1.0, 0.25)
     assert (found.kv_tokens, found.run.output_tok_s) == (64 * 6239, 200.0)
     times = found.run.ttft.mean, found.run.e2e.mean, found.run.tpot.mean
@@ -237,7 +237,7 @@ STARTS = {  # lines as public logs have them, shortened; what they say; the cach
 Meta-Llama-3.1-8B', dtype=torch.bfloat16, max_seq_len=131072, tensor_parallel_size=2, pipeline_parallel_size=1, \
 quantization=fp8, enforce_eager=False, kv_cache_dtype=fp8, device_config=cuda
 GPU KV cache size: 889,600 tokens""".replace("\\\n", ""),
-        Facts("meta-llama/Meta-Llama-3.1-8B", engine="vllm@0.14.1", tp=2, max_num_seqs=64),
+        RunFacts("meta-llama/Meta-Llama-3.1-8B", engine="vllm@0.14.1", tp=2, max_num_seqs=64),
         {"weights": "fp8", "activations": "fp8", "kv": "fp8", "max_model_len": 131_072}, 889_600,
     ),
     "sglang": (
@@ -247,7 +247,7 @@ KV Cache is allocated. dtype: torch.bfloat16, #tokens: 159552, K size: 1.83 GB, 
 max_total_num_tokens=159552, chunked_prefill_size=8192, max_running_requests=2048, context_len=131072""".replace(
             "\\\n", ""
         ),
-        Facts("meta-llama/Llama-3.1-70B-Instruct", engine="sglang", tp=4, max_num_seqs=2048),
+        RunFacts("meta-llama/Llama-3.1-70B-Instruct", engine="sglang", tp=4, max_num_seqs=2048),
         {"kv": "bf16", "pp": 2, "token_budget": 8192, "max_model_len": 131_072}, 159_552,
     ),
     "trtllm": (
@@ -255,13 +255,13 @@ max_total_num_tokens=159552, chunked_prefill_size=8192, max_running_requests=204
 [TensorRT-LLM][INFO] MPI size: 2, MPI local size: 2, rank: 0
 [TensorRT-LLM][INFO] TRTGptModel maxBatchSize: 64
 [TensorRT-LLM][INFO] [MemUsageChange] Allocated 26.91 GiB for max tokens in paged KV cache (220480).""",
-        Facts(engine="trtllm@0.15.0", tp=2, max_num_seqs=64), {}, 220_480,
+        RunFacts(engine="trtllm@0.15.0", tp=2, max_num_seqs=64), {}, 220_480,
     ),
     "llama.cpp": (
         """0.00.006.734 I srv    load_model: loading model '/models/Meta-Llama-3-8B'
 0.00.007.100 I print_info: file type   = Q4_K - Medium
 0.00.131.823 I srv    load_model: initializing, n_slots = 4, n_ctx_slot = 512, kv_unified = 'false'""",
-        Facts("Meta-Llama-3-8B", engine="llama.cpp", max_num_seqs=4), {"weights": "q4_k_m"}, 2048,
+        RunFacts("Meta-Llama-3-8B", engine="llama.cpp", max_num_seqs=4), {"weights": "q4_k_m"}, 2048,
     ),
 }  # fmt: skip
 
@@ -402,7 +402,7 @@ def test_requests_are_gathered_by_the_minute_in_which_they_end(tmp_path: Path) -
     path.write_text("\n".join(map(json.dumps, (SPAN, FLAT, late, last))))
     first, second = read_intervals(path)
     assert (first.start, first.end, second.start, second.end) == pytest.approx((60.0, 120.0, 120.0, 150.0))
-    assert first.run.facts == Facts(model="llama-3-8b", isl=2000.0, osl=51.0, rate=3 / 60)  # three came in it
+    assert first.run.facts == RunFacts(model="llama-3-8b", isl=2000.0, osl=51.0, rate=3 / 60)  # three came in it
     assert (first.run.ttft.mean, first.run.ttft.low) == (pytest.approx(300.0), pytest.approx(200.0))
     assert first.run.tpot.mean == pytest.approx(10.0)  # of the one that has a second token
     assert first.running == pytest.approx(1.6 / 60)  # Little's law
@@ -500,7 +500,7 @@ USUAL: Machine = ()
 
 @cache
 def machine(costs: Machine) -> Predictor:
-    predictor = resolve_facts(Facts(**SAID), Given()).predictor
+    predictor = resolve_facts(RunFacts(**SAID), Given()).predictor
     engine = predictor.plan.engine
     return predictor.on(replace(predictor.plan, engine=replace(engine, costs=replace(engine.costs, **dict(costs)))))
 
@@ -510,17 +510,18 @@ def loaded_at(costs: Machine, rate: float, isl: float) -> LoadPlay:
     return play_load(machine(costs), AskedLoad(Fixed(int(isl)), Fixed(200), rate=rate))
 
 
-def served(costs: Machine, rate: float, start: float, noise: random.Random, isl: float = 1000.0) -> Interval:
+def served(costs: Machine, rate: float, start: float, noise: random.Random, isl: float = 1000.0) -> MeasuredInterval:
     """A minute of an open loop on a machine, as its clients measure it."""
     loaded = loaded_at(costs, rate, isl)
     near = [math.exp(noise.gauss(0.0, 0.01)) for _ in range(2)]
     tpot, ttft = 1e3 * loaded.tpot * near[0], 1e3 * loaded.samples["ttft"].mean * near[1] ** 4
-    run = Measurement(
-        "test", "test", Facts(engine="vllm", isl=isl, osl=200.0, rate=rate), Spread(mean=ttft), Spread(mean=tpot),
-        e2e=Spread(mean=ttft + 199.0 * tpot), output_tok_s=200.0 * rate, request_s=rate,
+    run = MeasuredRun(
+        "test", "test", RunFacts(engine="vllm", isl=isl, osl=200.0, rate=rate),
+        MeasuredSpread(mean=ttft), MeasuredSpread(mean=tpot),
+        e2e=MeasuredSpread(mean=ttft + 199.0 * tpot), output_tok_s=200.0 * rate, request_s=rate,
     )  # fmt: skip
     parts = loaded.played.first_parts
-    return Interval(start, start + 60.0, run, waiting=(parts.under_way + parts.behind + parts.place) * rate)
+    return MeasuredInterval(start, start + 60.0, run, waiting=(parts.under_way + parts.behind + parts.place) * rate)
 
 
 def see(watcher: Watcher, costs: Machine, minutes: range, noise: random.Random) -> Watcher:
@@ -659,10 +660,10 @@ def test_stalls_hide_no_slow_down_and_are_named_when_they_grow() -> None:
     """Stalls add 5 to 25 % to the mean of a minute at random: a step that is 5 % longer is found all the same."""
     chance, noise = random.Random(5), random.Random(1)
 
-    def minute(place: int, slower: float, stalled: tuple[float, float], preempted: float) -> Interval:
+    def minute(place: int, slower: float, stalled: tuple[float, float], preempted: float) -> MeasuredInterval:
         each = served(USUAL, 8.0, 60.0 * place, noise)
         step = slower * (each.run.tpot.mean or 0.0)
-        run = replace(each.run, tpot=Spread(mean=step * (1.0 + chance.uniform(*stalled))))
+        run = replace(each.run, tpot=MeasuredSpread(mean=step * (1.0 + chance.uniform(*stalled))))
         return replace(each, run=run, moving_ms=step, preemptions=preempted)
 
     usual = Watcher(Given.of(**SAID), HOUR)
@@ -848,9 +849,9 @@ def test_nothing_that_is_missing_is_guessed() -> None:
 
 def test_a_server_that_counts_tokens_alone_asks_for_their_mean_and_no_rate() -> None:
     """The rate follows from the tokens; `watch` has no --concurrency either."""
-    run = Measurement("url", "llamacpp metrics", Facts(engine="llama.cpp"), output_tok_s=200.0)
+    run = MeasuredRun("url", "llamacpp metrics", RunFacts(engine="llama.cpp"), output_tok_s=200.0)
     with pytest.raises(InputError, match=r"add --model, --gpu, --isl, --osl$"):
-        watch([Interval(0.0, 60.0, run)])
+        watch([MeasuredInterval(0.0, 60.0, run)])
     posed = pose(run, Given.of(**SAID, isl=100, osl=50))
     assert posed.load.rate == pytest.approx(4.0)
 

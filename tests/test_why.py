@@ -10,7 +10,7 @@ import pytest
 import rooflinekit as rk
 from rooflinekit.evidence.benchmark_runs import Given, pose
 from rooflinekit.evidence.compare import compare
-from rooflinekit.evidence.measurement import Facts, Measurement, Spread
+from rooflinekit.evidence.measurement import MeasuredRun, MeasuredSpread, RunFacts
 from rooflinekit.evidence.why import _price, explain
 
 DENSE = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "tp": 1, "isl": 1024, "osl": 128, "concurrency": 16}
@@ -47,19 +47,20 @@ NOISE = {"ttft": 1.03, "tpot": 0.99, "e2e": 0.992, "output": 1.005}
 
 def said(scenario):
     """A scenario as a run's facts and what a user says; users say all that is not of the file."""
-    facts = {name: value for name, value in scenario.items() if name in Facts.__dataclass_fields__}
+    facts = {name: value for name, value in scenario.items() if name in RunFacts.__dataclass_fields__}
     of_file = {name: facts.pop(name) for name in ("hits", "requests", "cv") if name in facts}
     rest = {name: value for name, value in scenario.items() if name not in (*facts, *of_file, "replicas")}
-    return Facts(**of_file), Given(Facts(**facts), rest, replicas=scenario.get("replicas"))
+    return RunFacts(**of_file), Given(RunFacts(**facts), rest, replicas=scenario.get("replicas"))
 
 
 def run_of(scenario):
     """What a client would measure of it, but for some noise."""
     own, given = said(scenario)
-    found = pose(Measurement("run", "planted", own), given).predict()
-    return Measurement(
-        "run", "planted", own, Spread(NOISE["ttft"] * found.ttft_ms), Spread(NOISE["tpot"] * found.tpot_ms),
-        e2e=Spread(NOISE["e2e"] * found.e2e_ms), output_tok_s=NOISE["output"] * found.output_tok_s,
+    found = pose(MeasuredRun("run", "planted", own), given).predict()
+    return MeasuredRun(
+        "run", "planted", own, MeasuredSpread(NOISE["ttft"] * found.ttft_ms),
+        MeasuredSpread(NOISE["tpot"] * found.tpot_ms),
+        e2e=MeasuredSpread(NOISE["e2e"] * found.e2e_ms), output_tok_s=NOISE["output"] * found.output_tok_s,
     )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.validate import vllm_ops
 from rooflinekit.validate.attention import attend
-from rooflinekit.validate.case import Call, Case, Work, normal
+from rooflinekit.validate.case import Call, TimedCase, TimedWork, normal
 from rooflinekit.validate.device import Device, version_of
 from rooflinekit.validate.vllm_ops import RANK, ROPE
 
@@ -40,22 +40,22 @@ class Heads(NamedTuple):
 
 def _case(
     names: tuple[str, str], heads: Heads, lengths: tuple[int, int], dtype: str, elements: float,
-    build: Callable[[], Work],
-) -> Case:  # fmt: skip
+    build: Callable[[], TimedWork],
+) -> TimedCase:  # fmt: skip
     """Names are op and backend, `lengths` B and S or T, `elements` those of one call's inputs."""
     H, K, d = heads
     shape = {"dtype": dtype, "kv_dtype": dtype, "batch": lengths[0], "seq_len": lengths[1], "heads": H}
     shape |= {"kv_heads": K, "head_dim": d} if d else {}
-    return Case(*names, shape, elements * parse_dtype(dtype).bytes, build)
+    return TimedCase(*names, shape, elements * parse_dtype(dtype).bytes, build)
 
 
-def prefill_cases(heads: Heads, B: int, S: int, dtype: str, device: Device) -> Iterator[Case]:
+def prefill_cases(heads: Heads, B: int, S: int, dtype: str, device: Device) -> Iterator[TimedCase]:
     """Causal attention of B prompts of S tokens, by every backend that the device has."""
     H, K, d = heads
     draw = partial(normal, dtype=dtype, device=device.torch)
 
-    def build(backend: Any = None) -> Work:  # the projection has just written all three
-        return Work(partial(sdpa, backend=backend), tuple(draw(B, n, S, d) for n in (H, K, K)))
+    def build(backend: Any = None) -> TimedWork:  # the projection has just written all three
+        return TimedWork(partial(sdpa, backend=backend), tuple(draw(B, n, S, d) for n in (H, K, K)))
 
     case = _case(("attention_prefill", "torch sdpa"), heads, (B, S), dtype, B * S * d * 2.0 * (H + K), build)
     if not device.is_cuda:
@@ -66,14 +66,14 @@ def prefill_cases(heads: Heads, B: int, S: int, dtype: str, device: Device) -> I
         yield replace(case, backend=f"torch sdpa {name}", build=partial(build, backend))
 
 
-def chunk_cases(heads: Heads, B: int, S: int, T: int, dtype: str, device: Device) -> Iterator[Case]:
+def chunk_cases(heads: Heads, B: int, S: int, T: int, dtype: str, device: Device) -> Iterator[TimedCase]:
     """A chunk of a prompt: S new tokens of B sequences, the others of T keys are in the cache already."""
     H, K, d = heads
     draw = partial(normal, dtype=dtype, device=device.torch)
     size = B * d * 2.0 * (S * H + T * K)
 
-    def build() -> Work:
-        return Work(attend, (draw(B, H, S, d),), lambda: tuple(draw(B, K, T, d) for _ in "kv"))
+    def build() -> TimedWork:
+        return TimedWork(attend, (draw(B, H, S, d),), lambda: tuple(draw(B, K, T, d) for _ in "kv"))
 
     case = _case(("attention_prefill", "torch sdpa, masked"), heads, (B, S), dtype, size, build)
     case = replace(case, shape={**case.shape, "prefix": T - S})
@@ -88,15 +88,15 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, backend: Any = None) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
 
 
-def varlen_cases(heads: Heads, lengths: tuple[int, ...], dtype: str, device: Device) -> Iterator[Case]:
+def varlen_cases(heads: Heads, lengths: tuple[int, ...], dtype: str, device: Device) -> Iterator[TimedCase]:
     """Prompts of different lengths packed without padding; equal ones are rows of the prefill table as well."""
     H, K, d = heads
     N, most, equal, on_gpu = sum(lengths), max(lengths), len(set(lengths)) == 1, device.is_cuda
 
-    def build() -> Work:
+    def build() -> TimedWork:
         starts = torch.tensor([0, *lengths], device=device.torch).cumsum(0).to(torch.int32)
         call: Call = partial(_flash_packed, starts=starts, most=most) if on_gpu else partial(packed, lengths=lengths)
-        return Work(call, tuple(normal(N, n, d, dtype=dtype, device=device.torch) for n in (H, K, K)))
+        return TimedWork(call, tuple(normal(N, n, d, dtype=dtype, device=device.torch) for n in (H, K, K)))
 
     op = "attention_prefill" if equal else "attention_varlen"
     name = "torch flash varlen" if on_gpu else "torch sdpa, one sequence after the other"
@@ -117,13 +117,13 @@ def packed(q: Tensor, k: Tensor, v: Tensor, lengths: tuple[int, ...]) -> Tensor:
     return torch.cat([out[0].transpose(0, 1) for out in outs])
 
 
-def decode_cases(heads: Heads, B: int, T: int, dtype: str, device: Device) -> Iterator[Case]:
+def decode_cases(heads: Heads, B: int, T: int, dtype: str, device: Device) -> Iterator[TimedCase]:
     """One new token of B sequences at T keys; FlashInfer is recorded as missing where it is not."""
     H, K, d = heads
     draw = partial(normal, dtype=dtype, device=device.torch)
 
-    def build() -> Work:  # keys and values [B, K, T, d] as they lie in a cache with room for more
-        return Work(attend, (draw(B, H, 1, d),), lambda: tuple(draw(B, K, T, d) for _ in "kv"))
+    def build() -> TimedWork:  # keys and values [B, K, T, d] as they lie in a cache with room for more
+        return TimedWork(attend, (draw(B, H, 1, d),), lambda: tuple(draw(B, K, T, d) for _ in "kv"))
 
     case = _case(("attention_decode", "torch sdpa"), heads, (B, T), dtype, B * d * 2.0 * (H + T * K), build)
     if device.is_cuda:
@@ -133,7 +133,7 @@ def decode_cases(heads: Heads, B: int, T: int, dtype: str, device: Device) -> It
     yield case
 
 
-def _flashinfer(heads: Heads, B: int, T: int, draw: Call, device: Device) -> Work:
+def _flashinfer(heads: Heads, B: int, T: int, draw: Call, device: Device) -> TimedWork:
     """BatchDecodeWithPagedKVCacheWrapper (docs.flashinfer.ai, api/attention); the plan is made once, as for a graph."""
     import flashinfer  # noqa: PLC0415
 
@@ -149,20 +149,22 @@ def _flashinfer(heads: Heads, B: int, T: int, draw: Call, device: Device) -> Wor
     def cold() -> tuple[Tensor, ...]:
         return (*(draw(table.numel(), page, K, d) for _ in "kv"), table)
 
-    return Work(lambda q, k, v, table: wrapper.run(q, (k, v)), (q,), cold)  # the plan has read the table
+    return TimedWork(lambda q, k, v, table: wrapper.run(q, (k, v)), (q,), cold)  # the plan has read the table
 
 
 _NOPE, _VALUE = 128, 128
 _SCALE = (_NOPE + ROPE) ** -0.5
 
 
-def latent_prefill_cases(H: int, B: int, S: int, dtype: str, device: Device) -> Iterator[Case]:
+def latent_prefill_cases(H: int, B: int, S: int, dtype: str, device: Device) -> Iterator[TimedCase]:
     """Keys and values are spelt out, as the up-projection has just written them."""
     widths = (_NOPE + ROPE, _NOPE + ROPE, _VALUE)
     size = B * S * H * (sum(widths) + float(_VALUE))
 
-    def build() -> Work:
-        return Work(up_projected, tuple(normal(B, H, S, each, dtype=dtype, device=device.torch) for each in widths))
+    def build() -> TimedWork:
+        return TimedWork(
+            up_projected, tuple(normal(B, H, S, each, dtype=dtype, device=device.torch) for each in widths)
+        )
 
     yield _case(("mla_prefill", "torch sdpa, values padded"), Heads(H, 0, 0), (B, S), dtype, size, build)
 
@@ -173,11 +175,11 @@ def up_projected(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, wide, is_causal=True)[..., : v.shape[-1]]
 
 
-def latent_decode_cases(H: int, B: int, T: int, dtype: str, device: Device) -> Iterator[Case]:
+def latent_decode_cases(H: int, B: int, T: int, dtype: str, device: Device) -> Iterator[TimedCase]:
     """One new token a sequence against the latents themselves."""
     draw, width = partial(normal, dtype=dtype, device=device.torch), RANK + ROPE
     case = _case(("mla_decode", "torch batched matmul"), Heads(H, 0, 0), (B, T), dtype, B * (T + 2.0 * H) * width,
-                 lambda: Work(absorbed, (draw(B, H, width),), lambda: (draw(B, T, width),)))  # fmt: skip
+                 lambda: TimedWork(absorbed, (draw(B, H, width),), lambda: (draw(B, T, width),)))  # fmt: skip
     if device.is_cuda:
         yield case.by_vllm(*_FA3, partial(vllm_ops.latent_decode, H, B, T, dtype, device))
     yield case

@@ -22,7 +22,7 @@ VLLM = f"vllm {version_of('vllm')}".strip()
 
 
 @dataclass(frozen=True)
-class Work:
+class TimedWork:
     """A call run(*hot, *cold).
 
     hot: what the kernel before has just written; cold: makes what comes from memory (weights, cache), anew for every
@@ -35,18 +35,18 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Case:
+class TimedCase:
     """A row to measure. `shape` are the columns of the kernel table; `bytes` is what one call's inputs take [B]."""
 
     op: str
     backend: str
     shape: Mapping[str, Any]
     bytes: float
-    build: Callable[[], Work]
+    build: Callable[[], TimedWork]
     engine: str = "gpt-fast"  #: whose kernel it is; "gpt-fast+vllm" where both run this very one
     source: str = "torch"  #: the library that the kernel comes from
 
-    def by_vllm(self, kernel: str, source: str, build: Callable[[], Work]) -> Case:
+    def by_vllm(self, kernel: str, source: str, build: Callable[[], TimedWork]) -> TimedCase:
         """The same by a kernel of vLLM's."""
         name = f"{VLLM}, {kernel}" if kernel else VLLM
         return replace(self, backend=name, build=build, engine="vllm", source=source)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.numeric import Numeric
-from rooflinekit.validate.case import Work, normal
+from rooflinekit.validate.case import TimedWork, normal
 from rooflinekit.validate.device import Device
 from rooflinekit.validate.matrix_kernels import gemm_cases
 from rooflinekit.validate.timing import Timing, capture, summary, time_work
@@ -59,9 +59,9 @@ def bandwidth(kind: str, size: int, device: Device, seconds: float) -> dict[str,
     draw = partial(normal, dtype=device.dtype, device=device.torch)
     count = int(size / parse_dtype(device.dtype).bytes)
     if kind == "copy":
-        work = Work(lambda x, y: y.copy_(x), (draw(count // 2), draw(count // 2)))
+        work = TimedWork(lambda x, y: y.copy_(x), (draw(count // 2), draw(count // 2)))
     else:
-        work = Work(lambda x: x.amax(), (draw(count),))
+        work = TimedWork(lambda x: x.amax(), (draw(count),))
     timing = time_work(work, device, seconds)
     return _row(timing, size / min(timing.samples))
 

@@ -21,7 +21,7 @@ from rooflinekit.validate.attention_kernels import (
     prefill_cases,
     varlen_cases,
 )
-from rooflinekit.validate.case import TORCH, VLLM, Case, drawn_by
+from rooflinekit.validate.case import TORCH, VLLM, TimedCase, drawn_by
 from rooflinekit.validate.device import Device
 from rooflinekit.validate.elementwise import append_cases, norm_cases, rope_cases, swiglu_cases
 from rooflinekit.validate.matrix_kernels import expert_cases, gemm_cases
@@ -51,7 +51,7 @@ def attention(trial: Trial) -> Iterator[CheckResult]:
     yield from _checked(trial, latent_decode_cases(4, 2, 40, *here), _latent)
 
 
-def _attended(case: Case, q: Tensor, *rest: Tensor) -> Tensor:
+def _attended(case: TimedCase, q: Tensor, *rest: Tensor) -> Tensor:
     """With k and v [B, K, T, d]; or q [B·S, H, d], and pages [pages, P, K, d] as the call left them."""
     if q.dim() == 4:
         return dense_attention(q, *rest)
@@ -60,20 +60,20 @@ def _attended(case: Case, q: Tensor, *rest: Tensor) -> Tensor:
     return dense_attention(q.unflatten(0, (len(table), -1)).transpose(1, 2), k, v).transpose(1, 2).flatten(0, 1)
 
 
-def _gathered(pool: Tensor, table: Tensor, case: Case) -> Tensor:
+def _gathered(pool: Tensor, table: Tensor, case: TimedCase) -> Tensor:
     """What the pages of each sequence hold [B, T, ...]."""
     T = case.shape["seq_len"] + case.shape.get("prefix", 0)
     return torch.stack([pool[row.long()].flatten(0, 1) for row in table])[:, :T]
 
 
-def _each_alone(case: Case, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def _each_alone(case: TimedCase, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Packed sequences [N, heads, d], one by one."""
     alone = zip(*(x.split(case.shape["lengths"]) for x in (q, k, v)), strict=True)
     outs = [dense_attention(*(x.transpose(0, 1)[None] for x in one))[0] for one in alone]
     return torch.cat(outs, dim=1).transpose(0, 1)
 
 
-def _latent(case: Case, q: Tensor, latent: Tensor, table: Tensor | None = None) -> Tensor:
+def _latent(case: TimedCase, q: Tensor, latent: Tensor, table: Tensor | None = None) -> Tensor:
     """All heads share one key of 576 columns, the first 512 of which are the value; [B, T, 576], or pages of them."""
     kept = latent[:, None] if table is None else _gathered(latent, table, case).transpose(1, 2)
     return dense_attention(q[:, :, None].double() * _LATENT_SCALE, kept, kept[..., :512])[:, :, 0]
@@ -91,7 +91,7 @@ def matrices(trial: Trial) -> Iterator[CheckResult]:
     yield from _checked(trial, expert_cases(13, 64, 32, 8, 2, own, device), _mixture)
 
 
-def _product(case: Case, x: Tensor, *rest: Tensor) -> Tensor:
+def _product(case: TimedCase, x: Tensor, *rest: Tensor) -> Tensor:
     """The product x W^T; in fp8 the scale of x is between the two. Scales of tiles, and of groups of INT4, follow W."""
     if case.shape["dtype"] == "int4_a16":
         _, scales, plain = rest
@@ -105,7 +105,7 @@ def _product(case: Case, x: Tensor, *rest: Tensor) -> Tensor:
     return x.double() @ rest[-1].double().T
 
 
-def _mixture(case: Case, x: Tensor, router: Tensor, inner: Tensor, outer: Tensor) -> Tensor:
+def _mixture(case: TimedCase, x: Tensor, router: Tensor, inner: Tensor, outer: Tensor) -> Tensor:
     """Matrices [E, inputs, outputs]; vLLM's lie the other way."""
     inner, outer = (inner.mT, outer.mT) if case.engine == "vllm" else (inner, outer)
     return mixture_loop(x, router, inner, outer, case.shape["top_k"])
@@ -121,7 +121,7 @@ def between(trial: Trial) -> Iterator[CheckResult]:
     yield from _checked(trial, append_cases(5, 2, 64, here[0], *here), _appended)
 
 
-def _normed(case: Case, x: Tensor, residual: Tensor, weight: Tensor, centred: bool = False) -> Tensor:
+def _normed(case: TimedCase, x: Tensor, residual: Tensor, weight: Tensor, centred: bool = False) -> Tensor:
     """Of the sum; LayerNorm centres it before."""
     stream = x.double() + residual.double()
     stream = stream - stream.mean(dim=-1, keepdim=True) if centred else stream
@@ -129,7 +129,7 @@ def _normed(case: Case, x: Tensor, residual: Tensor, weight: Tensor, centred: bo
     return stream / (stream.square().mean(dim=-1, keepdim=True) + eps).sqrt() * weight.double()
 
 
-def _turned(case: Case, q: Tensor, k: Tensor, where: Tensor) -> Tensor:
+def _turned(case: TimedCase, q: Tensor, k: Tensor, where: Tensor) -> Tensor:
     """The keys, which come last: [1, K, N, d], or vLLM's [N, K, d]."""
     heads = k[0] if k.dim() == 4 else k.transpose(0, 1)
     rows = [[rotated(row, int(at)) for row, at in zip(head, where, strict=True)] for head in heads]
@@ -137,12 +137,12 @@ def _turned(case: Case, q: Tensor, k: Tensor, where: Tensor) -> Tensor:
     return turned[None] if k.dim() == 4 else turned.transpose(0, 1)
 
 
-def _gated(case: Case, x: Tensor) -> Tensor:
+def _gated(case: TimedCase, x: Tensor) -> Tensor:
     gate, up = x.double().chunk(2, dim=-1)
     return gate / (1 + (-gate).exp()) * up
 
 
-def _appended(case: Case, new: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> Tensor:
+def _appended(case: TimedCase, new: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> Tensor:
     """The pool of values, with those of token n in slot n of the slots."""
     want = values.double()
     for slot, value in zip(slots.tolist(), new[1].double(), strict=True):
@@ -150,7 +150,7 @@ def _appended(case: Case, new: Tensor, keys: Tensor, values: Tensor, slots: Tens
     return want
 
 
-def _checked(trial: Trial, cases: Iterable[Case], reference: Callable[..., Tensor]) -> Iterator[CheckResult]:
+def _checked(trial: Trial, cases: Iterable[TimedCase], reference: Callable[..., Tensor]) -> Iterator[CheckResult]:
     """Run each case once on inputs drawn for this trial; a kernel that is not here is missing, not wrong."""
     for number, case in enumerate(cases):
         kind = case.shape.get("kind", case.op)
@@ -174,7 +174,7 @@ def _checked(trial: Trial, cases: Iterable[Case], reference: Callable[..., Tenso
             torch.cuda.synchronize(trial.device)  # raises after a fault, of which the other kernels are innocent
 
 
-def _tolerance(case: Case, first: Tensor, largest: float) -> float:
+def _tolerance(case: TimedCase, first: Tensor, largest: float) -> float:
     """Rounding along the widths and keys at hand; GEMMs of narrow formats also round their activations."""
     shape = case.shape
     wide = TORCH[shape["dtype"]] if shape["dtype"] in ("fp32", "bf16") else torch.bfloat16

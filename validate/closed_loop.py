@@ -37,7 +37,7 @@ _WORDS = 3 + 256  # ids below are marks and bytes in the vocabularies of Sentenc
 
 
 @dataclass(frozen=True)
-class Load:
+class ClosedLoad:
     """What is asked: users of each run, tokens of a prompt and mean of an answer, and how often all is run."""
 
     users: tuple[int, ...]
@@ -71,7 +71,7 @@ class Answered(NamedTuple):
     tokens: int
 
 
-class Served(Protocol):
+class ServedEngine(Protocol):
     """An engine under load."""
 
     facts: Mapping[str, Any]  #: what it says of itself: columns of a row
@@ -85,7 +85,7 @@ class Served(Protocol):
 
 
 @contextmanager
-def serving(server: str, model: str, load: Load, log: Path) -> Iterator[str]:
+def serving(server: str, model: str, load: ClosedLoad, log: Path) -> Iterator[str]:
     """The address of a running server (http://…), or of one that this program starts and that is ended afterwards.
 
     Its slots share one cache: of slots with caches of their own, only neighbours share a step, and no prompt does.
@@ -136,7 +136,9 @@ def _get(address: str, path: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def measure(served: Served, load: Load, said: dict[str, Any], progress: Callable[[str], None]) -> list[dict[str, Any]]:
+def measure(
+    served: ServedEngine, load: ClosedLoad, said: dict[str, Any], progress: Callable[[str], None]
+) -> list[dict[str, Any]]:
     """One row for each number of users: medians over the rounds of means over their requests.
 
     Raises InputError for a server that does not answer, or answers shorter.
@@ -161,7 +163,7 @@ def measure(served: Served, load: Load, said: dict[str, Any], progress: Callable
     return [head | _row(users, found, load) for users, found in runs.items()]
 
 
-def _users(count: int, load: Load, vocabulary: int, draw: random.Random) -> list[Asking]:
+def _users(count: int, load: ClosedLoad, vocabulary: int, draw: random.Random) -> list[Asking]:
     low, begins = min(_WORDS, vocabulary - 1), 0.0
     asking = []
     for _ in range(count):
@@ -212,7 +214,7 @@ class _Run(NamedTuple):
         ]
 
 
-def _row(users: int, runs: Sequence[_Run], load: Load) -> dict[str, Any]:
+def _row(users: int, runs: Sequence[_Run], load: ClosedLoad) -> dict[str, Any]:
     found = [run.summary() for run in runs]
     middle = {name: median(each[name] for each in found) for name in found[0]}
     answers = load.answers * users

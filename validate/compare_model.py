@@ -10,7 +10,7 @@ from rooflinekit.evidence.steps import Compared, compare_model, deployment_of
 from rooflinekit.model.step import make_plan
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.units import format_time
-from rooflinekit.report.document import Table
+from rooflinekit.report.document import CellTable
 from rooflinekit.validate.attribution import Line, StepShares, causes, classes
 from rooflinekit.validate.points import spread_layers
 
@@ -26,7 +26,7 @@ def comparison_table(compared: Sequence[Compared]) -> list[str]:
     ]  # fmt: skip
     cut = any(c.extrapolated for c in compared)
     note = ["* not all layers fit: extrapolated by the slope between two depths"] if cut else []
-    return [*Table(header, cells, left=(0, 1, 4)).text(), *note]
+    return [*CellTable(header, cells, left=(0, 1, 4)).text(), *note]
 
 
 def _ms(value: float) -> str:
@@ -53,7 +53,7 @@ def breakdown_table(lines: Sequence[Line], title: str = "") -> list[str]:
         [line.what, *(format_time(us / 1e6) for us in (line.measured_us, line.predicted_us)), _signed(line.missed_us)]
         for line in lines
     ]
-    return Table([title, "measured", "predicted", "missed"], cells).text()
+    return CellTable([title, "measured", "predicted", "missed"], cells).text()
 
 
 def _signed(us: float) -> str:

@@ -16,7 +16,7 @@ from torch import Tensor
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.validate import vllm_ops
 from rooflinekit.validate.attention import positions, rotate
-from rooflinekit.validate.case import Call, Case, Work, fused, normal, shuffled
+from rooflinekit.validate.case import Call, TimedCase, TimedWork, fused, normal, shuffled
 from rooflinekit.validate.device import Device
 from rooflinekit.validate.feedforward import activate
 from rooflinekit.validate.matrix_kernels import quantise
@@ -28,19 +28,19 @@ def _name(device: Device) -> str:
 
 def _cases(
     kind: str, sizes: tuple[int, int, int], dtype: str, device: Device, draw: Callable[[], tuple[Tensor, ...]],
-    ours: Call, theirs: Callable[[], Work] | None = None,
-) -> Iterator[Case]:  # fmt: skip
+    ours: Call, theirs: Callable[[], TimedWork] | None = None,
+) -> Iterator[TimedCase]:  # fmt: skip
     """PyTorch's kernel on the inputs that are drawn, and before it vLLM's on a GPU; sizes are tokens and elements."""
     tokens, read, written = sizes  # elements a token
     shape = {"dtype": dtype, "kind": kind, "tokens": tokens, "read": read, "written": written}
     size = tokens * (read + written) * parse_dtype(dtype).bytes
-    case = Case("elementwise", _name(device), shape, size, lambda: Work(fused(ours, device), draw()))
+    case = TimedCase("elementwise", _name(device), shape, size, lambda: TimedWork(fused(ours, device), draw()))
     if theirs is not None and device.is_cuda:
         yield case.by_vllm("", "_C", theirs)
     yield case
 
 
-def norm_cases(N: int, D: int, kind: str, dtype: str, device: Device) -> Iterator[Case]:
+def norm_cases(N: int, D: int, kind: str, dtype: str, device: Device) -> Iterator[TimedCase]:
     """A norm with the residual added first: "rmsnorm" or "layernorm"."""
     size, drawn = (N, 2 * D, 2 * D), partial(normal, dtype=dtype, device=device.torch)
 
@@ -48,7 +48,7 @@ def norm_cases(N: int, D: int, kind: str, dtype: str, device: Device) -> Iterato
         return drawn(N, D), drawn(N, D), drawn(D)
 
     if kind == "rmsnorm":
-        yield from _cases("norm", size, dtype, device, draw, rms_norm, lambda: Work(vllm_ops.norm, draw()))
+        yield from _cases("norm", size, dtype, device, draw, rms_norm, lambda: TimedWork(vllm_ops.norm, draw()))
     else:
         yield from _cases("norm", size, dtype, device, draw, layer_norm)
 
@@ -65,7 +65,7 @@ def layer_norm(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Ten
     return stream, F.layer_norm(stream, weight.shape, weight)
 
 
-def rope_cases(N: int, H: int, K: int, d: int, dtype: str, device: Device) -> Iterator[Case]:
+def rope_cases(N: int, H: int, K: int, d: int, dtype: str, device: Device) -> Iterator[TimedCase]:
     """Queries and keys of one sequence turned by their positions."""
 
     def draw() -> tuple[Tensor, ...]:
@@ -81,41 +81,41 @@ def rope(q: Tensor, k: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
     return rotate(q, where), rotate(k, where)
 
 
-def swiglu_cases(N: int, width: int, dtype: str, device: Device) -> Iterator[Case]:
+def swiglu_cases(N: int, width: int, dtype: str, device: Device) -> Iterator[TimedCase]:
     """SwiGLU of the two halves of [N, 2F]."""
 
     def draw() -> tuple[Tensor, ...]:
         return (normal(N, 2 * width, dtype=dtype, device=device.torch),)
 
     size = (N, 2 * width, width)
-    yield from _cases("activation", size, dtype, device, draw, activate, lambda: Work(vllm_ops.swiglu, draw()))
+    yield from _cases("activation", size, dtype, device, draw, activate, lambda: TimedWork(vllm_ops.swiglu, draw()))
 
 
-def embedding_cases(N: int, D: int, V: int, dtype: str, device: Device) -> Iterator[Case]:
+def embedding_cases(N: int, D: int, V: int, dtype: str, device: Device) -> Iterator[TimedCase]:
     """The rows of N random tokens from a table of V, always other tokens: their rows come from memory."""
 
-    def build() -> Work:
+    def build() -> TimedWork:
         table = normal(V, D, dtype=dtype, device=device.torch)
-        return Work(lambda t: F.embedding(t, table), (), lambda: (torch.randint(V, (N,), device=device.torch),))
+        return TimedWork(lambda t: F.embedding(t, table), (), lambda: (torch.randint(V, (N,), device=device.torch),))
 
     shape = {"dtype": dtype, "tokens": N, "width": D, "vocab": V}
-    yield Case("embedding", "torch", shape, (V + N) * D * parse_dtype(dtype).bytes, build)
+    yield TimedCase("embedding", "torch", shape, (V + N) * D * parse_dtype(dtype).bytes, build)
 
 
-def append_cases(N: int, K: int, d: int, kv: str, dtype: str, device: Device) -> Iterator[Case]:
+def append_cases(N: int, K: int, d: int, kv: str, dtype: str, device: Device) -> Iterator[TimedCase]:
     """Keys and values of N tokens written into their slots of a cache in the format `kv`, narrowed where it is FP8."""
     place = device.torch
 
-    def build(call: Call) -> Work:
+    def build(call: Call) -> TimedWork:
         def cold() -> tuple[Tensor, ...]:  # slots anywhere in a pool of four times as many
             return (*(normal(4 * N, K, d, dtype=kv, device=place) for _ in "kv"), shuffled(4 * N, place)[:N])
 
         hot = normal(2, N, K, d, dtype=dtype, device=place)
-        return Work(partial(call, scale=torch.full((), 0.05, device=place)), (hot,), cold)
+        return TimedWork(partial(call, scale=torch.full((), 0.05, device=place)), (hot,), cold)
 
     shape = {"dtype": dtype, "kv_dtype": kv, "tokens": N, "elements": 2 * K * d}
     size = N * 2.0 * K * d * (parse_dtype(dtype).bytes + 4.0 * parse_dtype(kv).bytes)
-    case = Case("kv_append", _name(device), shape, size, lambda: build(fused(append, device)))
+    case = TimedCase("kv_append", _name(device), shape, size, lambda: build(fused(append, device)))
     if device.is_cuda:
         yield case.by_vllm("", "_C", lambda: build(vllm_ops.append))
     yield case
@@ -131,17 +131,17 @@ def append(new: Tensor, keys: Tensor, values: Tensor, slots: Tensor, *, scale: T
             pool.index_copy_(0, slots, x)
 
 
-def sampling_cases(B: int, V: int, dtype: str, device: Device) -> Iterator[Case]:
+def sampling_cases(B: int, V: int, dtype: str, device: Device) -> Iterator[TimedCase]:
     """B rows of V logits by every method, and by vLLM's sampler those that it has."""
     draw = partial(normal, B, V, dtype=dtype, device=device.torch)
-    theirs: dict[str, Callable[[], Work]] = {
-        "greedy": lambda: Work(lambda x: x.float().argmax(dim=-1), (draw(),)),  # which vLLM takes in fp32
+    theirs: dict[str, Callable[[], TimedWork]] = {
+        "greedy": lambda: TimedWork(lambda x: x.float().argmax(dim=-1), (draw(),)),  # which vLLM takes in fp32
         "top_k": lambda: vllm_ops.sampler(draw(), k=_MOST), "top_p": lambda: vllm_ops.sampler(draw(), p=_SHARE),
     }  # fmt: skip
     for kind, method in METHODS.items():
         shape = {"dtype": dtype, "kind": kind, "rows": B, "vocab": V}
-        case = Case("sampling", "torch, eager", shape, B * V * parse_dtype(dtype).bytes,
-                    lambda method=method: Work(method, (draw(),)))  # fmt: skip
+        case = TimedCase("sampling", "torch, eager", shape, B * V * parse_dtype(dtype).bytes,
+                    lambda method=method: TimedWork(method, (draw(),)))  # fmt: skip
         if device.is_cuda and kind in theirs:
             yield case.by_vllm("its sampler", "vllm", theirs[kind])
         yield case

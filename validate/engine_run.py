@@ -23,7 +23,7 @@ from rooflinekit.model.types.model import Attention, DenseFFN
 from rooflinekit.specs import load_model
 from rooflinekit.validate.attribution import attribute, profile_step
 from rooflinekit.validate.device import Device, version_of
-from rooflinekit.validate.points import GRID, Point
+from rooflinekit.validate.points import GRID, StepPoint
 from rooflinekit.validate.timing import summary
 from rooflinekit.validate.vllm_ops import without_flashinfer
 
@@ -124,12 +124,12 @@ def _sglang(folder: str) -> Started:
 _KINDS: dict[str, Callable[[str], Started]] = {"vllm": _vllm, "sglang": _sglang}
 
 
-def engine_points() -> tuple[Point, ...]:
+def engine_points() -> tuple[StepPoint, ...]:
     """The grid of B and T, without the longest contexts."""
     return tuple(point for point in GRID["cuda"] if point.context + _LEAD + _NEW <= LONGEST)
 
 
-def key_of_step(engine: str, model: str, point: Point) -> str:
+def key_of_step(engine: str, model: str, point: StepPoint) -> str:
     """What tells a step's row from all others of a file."""
     return f"serving {engine} {model} {point.phase} {point.batch} {point.context}"
 
@@ -157,7 +157,7 @@ class EngineBench:
     device: Device
     limits: Mapping[str, Any] = field(default_factory=dict)
 
-    def label(self, point: Point) -> dict[str, Any]:
+    def label(self, point: StepPoint) -> dict[str, Any]:
         """What is measured at one point."""
         return {
             "op": "serving_step", "backend": f"{self.engine} {self.version}", "engine": self.engine,
@@ -166,7 +166,7 @@ class EngineBench:
             "key": key_of_step(self.engine, self.model, point),
         }  # fmt: skip
 
-    def measure(self, point: Point) -> dict[str, Any]:
+    def measure(self, point: StepPoint) -> dict[str, Any]:
         """TTFT of a batch of prompts, or the mean time of a decode step: what 32 tokens more take [us]."""
         with self.device.watched() as board:
             samples = tuple(self._samples(point))
@@ -175,7 +175,7 @@ class EngineBench:
         row, profiled = summary(samples), point in engine_points()[:_PROFILED]
         return {**row, "whole_us": row["latency_us"], **(self._spent(point) if profiled else {}), **board}
 
-    def _samples(self, point: Point) -> Iterator[float]:
+    def _samples(self, point: StepPoint) -> Iterator[float]:
         self.served(self._prompts(point), (2,))  # compiles and captures what is still missing
         end = time.perf_counter() + _SECONDS
         for number in range(_REPEATS[1]):
@@ -187,13 +187,13 @@ class EngineBench:
                 short, long = self.served(self._prompts(point), (_LEAD, _LEAD + _NEW))
                 yield max(long - short, 1e-9) / _NEW
 
-    def _prompts(self, point: Point) -> list[list[int]]:
+    def _prompts(self, point: StepPoint) -> list[list[int]]:
         """Prompts that share nothing; those of decode end so that the mean step is at the point's context."""
         decode = point.phase == "decode"
         length = max(point.context - _LEAD - _NEW // 2, 1) if decode else point.context
         return torch.randint(10, 1000, (point.batch, length)).tolist()
 
-    def _spent(self, point: Point) -> dict[str, Any]:
+    def _spent(self, point: StepPoint) -> dict[str, Any]:
         """Time [us] by class of work and by name of the twenty longest kernels: of a prompt, or of a step.
 
         A step is what lies between two answers.
@@ -210,7 +210,7 @@ class EngineBench:
             "kernel_names": {name[:120]: round(us, 1) for name, us in longest},
         }  # fmt: skip
 
-    def _profiled(self, point: Point, count: int) -> dict[tuple[str, str], float]:
+    def _profiled(self, point: StepPoint, count: int) -> dict[tuple[str, str], float]:
         """Time by class, in gaps and by name, while a batch gets answers of so many tokens [us]."""
         events = profile_step(partial(self.served, self._prompts(point), (count,)), self.device.torch)
         spent = attribute(events)

@@ -17,7 +17,7 @@ from torch import Tensor
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.errors import ArchitectureError
 from rooflinekit.validate import vllm_ops
-from rooflinekit.validate.case import Call, Case, Work, fused, normal
+from rooflinekit.validate.case import Call, TimedCase, TimedWork, fused, normal
 from rooflinekit.validate.device import Device
 from rooflinekit.validate.feedforward import route, run_experts
 
@@ -25,32 +25,32 @@ _FP8_MOST = 448.0
 """Largest number of float8_e4m3fn (OCP 8-bit floating point specification, table 1)."""
 
 
-_STORED: dict[str, tuple[str, Callable[..., Work]]] = {
+_STORED: dict[str, tuple[str, Callable[..., TimedWork]]] = {
     "fp8_block": ("CUTLASS, block scales", vllm_ops.block_gemm),
     "int4_a16": ("Machete, groups of 128", vllm_ops.int4_gemm),
 }
 """Formats that PyTorch has no kernel for: the name of vLLM's, and what makes its work."""
 
 
-def gemm_cases(m: int, n: int, k: int, dtype: str, device: Device) -> Iterator[Case]:
+def gemm_cases(m: int, n: int, k: int, dtype: str, device: Device) -> Iterator[TimedCase]:
     """One product in one format; FP8 quantises the 16-bit activations in the same call."""
     shape = {"dtype": dtype, "m": m, "n": n, "k": k}
     if dtype in _STORED:
         kernel, made = _STORED[dtype][0], partial(_STORED[dtype][1], m, n, k, device)
-        yield Case("gemm", "", shape, 2.0 * (m * k + n * k + m * n), made).by_vllm(kernel, "_C", made)
+        yield TimedCase("gemm", "", shape, 2.0 * (m * k + n * k + m * n), made).by_vllm(kernel, "_C", made)
         return
     narrow, draw = dtype == "fp8", partial(normal, device=device.torch)
 
-    def build() -> Work:
+    def build() -> TimedWork:
         if not narrow:
-            return Work(F.linear, (draw(m, k, dtype=dtype),), lambda: (draw(n, k, dtype=dtype),))
+            return TimedWork(F.linear, (draw(m, k, dtype=dtype),), lambda: (draw(n, k, dtype=dtype),))
         call = partial(fp8_linear, narrow=fused(quantise, device))
         hot = draw(m, k, dtype="bf16"), torch.full((), 0.01, device=device.torch)
-        return Work(call, hot, lambda: (draw(n, k, dtype="fp8"),))
+        return TimedWork(call, hot, lambda: (draw(n, k, dtype="fp8"),))
 
     name = "torch _scaled_mm, tensor scales, fast accumulation" if narrow else "torch linear"
     size = parse_dtype(dtype).bytes * (m * k + n * k) + 2.0 * m * n
-    case = Case("gemm", name, shape, size, build)
+    case = TimedCase("gemm", name, shape, size, build)
     if narrow and device.is_cuda:
         yield case.by_vllm("CUTLASS, row scales", "_C", partial(vllm_ops.fp8_gemm, m, n, k, device))
     yield replace(case, engine="gpt-fast+vllm") if device.is_cuda and not narrow else case
@@ -71,15 +71,15 @@ _CHOSEN = 6.0
 """Score of a chosen expert, give or take 2; the others have between -2 and 2."""
 
 
-def expert_cases(N: int, D: int, width: int, E: int, k: int, dtype: str, device: Device) -> Iterator[Case]:
+def expert_cases(N: int, D: int, width: int, E: int, k: int, dtype: str, device: Device) -> Iterator[TimedCase]:
     """The experts taken in turn so that each has as many tokens as any other; all are here."""
     draw = partial(normal, dtype=dtype, device=device.torch)
 
-    def build() -> Work:
+    def build() -> TimedWork:
         hot = balanced(draw(N, D), E, k)
-        return Work(partial(mixture, k=k), hot, lambda: (draw(E, D, 2 * width), draw(E, width, D)))
+        return TimedWork(partial(mixture, k=k), hot, lambda: (draw(E, D, 2 * width), draw(E, width, D)))
 
-    def by_vllm() -> Work:
+    def by_vllm() -> TimedWork:
         return vllm_ops.experts(balanced(draw(N, D), E, k), (E, D, width), k, dtype, device)
 
     shape = {
@@ -89,7 +89,7 @@ def expert_cases(N: int, D: int, width: int, E: int, k: int, dtype: str, device:
     one_launch = device.is_cuda and dtype == "bf16" and hasattr(F, "grouped_mm")
     size = (3.0 * E * D * width + N * (2.0 * D + 3.0 * k * width)) * parse_dtype(dtype).bytes
     name = "torch grouped_mm" if one_launch else "torch linear, one expert after the other"
-    case = Case("moe", name, shape, size, build)
+    case = TimedCase("moe", name, shape, size, build)
     if device.is_cuda:
         yield case.by_vllm("fused_experts", "vllm, Triton", by_vllm)
     yield case

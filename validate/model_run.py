@@ -25,7 +25,7 @@ from rooflinekit.validate.case import TORCH
 from rooflinekit.validate.ceilings import launch_cost
 from rooflinekit.validate.decoder import Decoder, GraphedStep, build, refuse_unsupported
 from rooflinekit.validate.device import Device
-from rooflinekit.validate.points import Point, chosen, key_of, spread_layers
+from rooflinekit.validate.points import StepPoint, chosen, key_of, spread_layers
 from rooflinekit.validate.timing import summary
 
 _WEIGHTS = 0.6  # share of the free memory that weights may take; the rest is for cache and activations
@@ -76,7 +76,7 @@ class Bench:
     decoder: Decoder
     device: Device
 
-    def label(self, point: Point, mode: str) -> dict[str, Any]:
+    def label(self, point: StepPoint, mode: str) -> dict[str, Any]:
         """What is measured at one point."""
         return {
             "op": "model", "backend": "torch, decoder of validate", "model": self.name, "mode": mode,
@@ -84,7 +84,7 @@ class Bench:
             "layers": self.depth, "key": key_of(self.name, point, mode),
         }  # fmt: skip
 
-    def measure(self, point: Point, mode: str) -> dict[str, Any]:
+    def measure(self, point: StepPoint, mode: str) -> dict[str, Any]:
         """Times of one point, of the layers that ran and of all, and where the time of a step went.
 
         The slope of one more layer is from a run with half of them; of one layer and the vocabulary it is a bound.
@@ -110,7 +110,7 @@ class Bench:
             samples.append(time.perf_counter() - start)
         return tuple(samples)
 
-    def _step(self, decoder: Decoder, point: Point, mode: str) -> Callable[[], Any]:
+    def _step(self, decoder: Decoder, point: StepPoint, mode: str) -> Callable[[], Any]:
         """One prefill or decode step with greedy sampling; `tolist` waits for the tokens."""
         (phase, B, T), place, vocab = point, self.device.torch, decoder.model.vocab
         decoder = compiled(decoder) if mode == "compiled" else decoder
@@ -127,7 +127,7 @@ class Bench:
             return lambda: graphed.replay().argmax(dim=-1).tolist()
         return lambda: decoder(token, cache, T - 1).argmax(dim=-1).tolist()
 
-    def _spent(self, step: Callable[[], Any], point: Point, mode: str) -> dict[str, Any]:
+    def _spent(self, step: Callable[[], Any], point: StepPoint, mode: str) -> dict[str, Any]:
         """Where one step's time went, by the profiler; it slows the host down, so the sum exceeds the time measured."""
         events = profile_step(step, self.device.torch)
         spent = attribute(events)

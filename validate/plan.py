@@ -23,7 +23,7 @@ from rooflinekit.model.types.model import DenseFFN, MixtureOfExperts
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.validate import attention_kernels, elementwise, matrix_kernels
 from rooflinekit.validate.attention_kernels import Heads
-from rooflinekit.validate.case import Case
+from rooflinekit.validate.case import TimedCase
 from rooflinekit.validate.device import Device
 from rooflinekit.validate.vllm_ops import TILE
 
@@ -31,7 +31,7 @@ _HALF_DECADE = math.log(10.0) / 2.0
 
 
 @dataclass(frozen=True)
-class Rates:
+class CeilingRates:
     """What the ceilings showed: peak rate [FLOP/s] and memory bandwidth [B/s]."""
 
     flops: float
@@ -40,7 +40,7 @@ class Rates:
     def seconds(self, flops: float, moved: float) -> float:
         """Roofline time [s] (Williams et al. 2009, doi:10.1145/1498765.1498785).
 
-        >>> Rates(1e12, 1e9).seconds(1e9, 1e6)
+        >>> CeilingRates(1e12, 1e9).seconds(1e9, 1e6)
         0.001
         """
         return max(flops / self.flops, moved / self.bandwidth)
@@ -99,7 +99,7 @@ def stratified(
     return [one for _, held in sorted(strata.items()) for one in chance.sample(held, min(each, len(held)))]
 
 
-def plan_shapes(model: str, dtype: str, rates: Rates, extent: Extent) -> dict[str, list[Shape]]:
+def plan_shapes(model: str, dtype: str, rates: CeilingRates, extent: Extent) -> dict[str, list[Shape]]:
     """By kernel, as its cases take them: a model's own shapes over tokens and contexts of the extent, then the grid."""
     spec, anywhere = load_model(model).value, System.of(load_accelerator("h100-sxm").value)  # it decides no shape
     chosen = parse_dtype(dtype)
@@ -155,7 +155,7 @@ def _products(extent: Extent) -> Sequence[Shape]:
     return [(m, chance.choice(sides), chance.choice(sides)) for m in extent.tokens for _ in range(200)]
 
 
-_CASES: dict[str, Callable[..., Iterable[Case]]] = {
+_CASES: dict[str, Callable[..., Iterable[TimedCase]]] = {
     "gemm": matrix_kernels.gemm_cases, "experts": matrix_kernels.expert_cases,
     "prefill": attention_kernels.prefill_cases, "chunk": attention_kernels.chunk_cases,
     "decode": attention_kernels.decode_cases,
@@ -166,7 +166,7 @@ _CASES: dict[str, Callable[..., Iterable[Case]]] = {
 }  # fmt: skip
 
 
-def kernel_cases(model: str, device: Device, rates: Rates, extent: Extent) -> list[Case]:
+def kernel_cases(model: str, device: Device, rates: CeilingRates, extent: Extent) -> list[TimedCase]:
     """Every kernel at its shapes without repetitions, the families in turn; GEMMs have two turns.
 
     The model's format in full, narrower ones where the device has units for them.

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Container, Hashable, Sequence
 from dataclasses import replace
 
-from rooflinekit.evidence.steps import Point
+from rooflinekit.evidence.steps import StepPoint
 from rooflinekit.model.types.model import Model
 
-GRID = {
+_GRID = {
     "cpu": (
-        Point("decode", 1, 128), Point("prefill", 1, 128), Point("decode", 1, 512), Point("decode", 4, 128),
-        Point("prefill", 1, 512), Point("decode", 8, 512), Point("prefill", 4, 128),
+        ("decode", 1, 128), ("prefill", 1, 128), ("decode", 1, 512), ("decode", 4, 128), ("prefill", 1, 512),
+        ("decode", 8, 512), ("prefill", 4, 128),
     ),
     "cuda": (
-        Point("decode", 1, 1024), Point("prefill", 1, 1024), Point("decode", 32, 1024), Point("prefill", 4, 2048),
-        Point("decode", 8, 4096), Point("prefill", 1, 4096), Point("decode", 128, 1024), Point("decode", 1, 16384),
-        Point("decode", 32, 4096), Point("prefill", 1, 256),
+        ("decode", 1, 1024), ("prefill", 1, 1024), ("decode", 32, 1024), ("prefill", 4, 2048), ("decode", 8, 4096),
+        ("prefill", 1, 4096), ("decode", 128, 1024), ("decode", 1, 16384), ("decode", 32, 4096), ("prefill", 1, 256),
     ),
 }  # fmt: skip
+GRID = {kind: tuple(StepPoint(*point) for point in points) for kind, points in _GRID.items()}
 """By kind of device, in an order in which the first ones already cover both phases."""
 MODES = {
     ("cpu", "prefill"): ("eager",), ("cpu", "decode"): ("eager",),
@@ -27,12 +27,12 @@ MODES = {
 """eager: kernel by kernel; graph: a CUDA graph of the same; compiled: fused by torch.compile, and a graph in decode."""
 
 
-def key_of(model: str, point: Point, mode: str) -> str:
+def key_of(model: str, point: StepPoint, mode: str) -> str:
     """What tells a row of op "model" from all others of a file."""
     return f"model {model} {mode} {point.phase} {point.batch} {point.context}"
 
 
-def remaining(model: str, kind: str, done: Container[str], most: int | None = None) -> list[tuple[Point, str]]:
+def remaining(model: str, kind: str, done: Container[str], most: int | None = None) -> list[tuple[StepPoint, str]]:
     """Points and modes of a kind of device ("cpu", "cuda"), the first `most` points, whose rows are not done."""
     return [
         (point, mode) for point in GRID[kind][:most] for mode in MODES[kind, point.phase]

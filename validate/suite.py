@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from rooflinekit.validate.case import Case, why_not
+from rooflinekit.validate.case import TimedCase, why_not
 from rooflinekit.validate.ceilings import bandwidth, ceilings, collective_rows, rate
 from rooflinekit.validate.device import Device
 from rooflinekit.validate.engine_run import engine_points, key_of_step, open_engine
 from rooflinekit.validate.model_run import open_bench
-from rooflinekit.validate.plan import EXTENTS, Rates, kernel_cases
+from rooflinekit.validate.plan import EXTENTS, CeilingRates, kernel_cases
 from rooflinekit.validate.points import remaining
 from rooflinekit.validate.record import RowSink
 from rooflinekit.validate.timing import LONG, UncapturableError, summary, sustained, time_work
@@ -47,7 +47,7 @@ class DeviceFaultError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Run:
+class SuiteRun:
     """What to do, and whom to tell. `deadline` is on the clock of time.monotonic()."""
 
     device: Device
@@ -69,7 +69,7 @@ class Run:
         """Whether the time is up."""
         return time.monotonic() > self.deadline
 
-    def until(self, share: float) -> Run:
+    def until(self, share: float) -> SuiteRun:
         """The same, ending when that share of the time that is left has passed; alone, a part has all of it."""
         if self.suite not in ("quick", "full"):
             return self
@@ -77,7 +77,7 @@ class Run:
         return replace(self, deadline=now + share * (self.deadline - now))
 
 
-def run_suite(run: Run) -> str:
+def run_suite(run: SuiteRun) -> str:
     """Measure, and return how it ended: "complete", or "budget" if the time was up before."""
     whole = run.suite in ("quick", "full")
     done = []
@@ -92,7 +92,7 @@ def run_suite(run: Run) -> str:
     return "complete" if all(done) else "budget"
 
 
-def _each(run: Run, planned: Sequence[tuple[str, Mapping[str, Any], Take]]) -> bool:
+def _each(run: SuiteRun, planned: Sequence[tuple[str, Mapping[str, Any], Take]]) -> bool:
     """Measure what is planned and not in the file yet, each with its name and row; whether the time sufficed."""
     for number, (name, row, take) in enumerate(planned):
         if row["key"] in run.recorder.done:
@@ -104,7 +104,7 @@ def _each(run: Run, planned: Sequence[tuple[str, Mapping[str, Any], Take]]) -> b
     return True
 
 
-def _run_ceilings(run: Run) -> bool:
+def _run_ceilings(run: SuiteRun) -> bool:
     planned = [
         (" ".join(map(str, columns.values())),
          {"op": "ceiling", "backend": "torch", **columns, "key": f"ceiling {sorted(columns.items())}"},
@@ -121,7 +121,7 @@ def _run_ceilings(run: Run) -> bool:
     return True
 
 
-def _run_model(run: Run) -> bool:
+def _run_model(run: SuiteRun) -> bool:
     """Steps of the model that are not in the file yet; whether the time sufficed."""
     most = _QUICK_POINTS if run.suite == "quick" else None
     wanted = remaining(run.model, run.device.torch.type, run.recorder.done, most)
@@ -129,7 +129,7 @@ def _run_model(run: Run) -> bool:
     return _run_steps(run, row, wanted, lambda: open_bench(run.model, run.device))
 
 
-def _run_engine(run: Run, engine: str) -> bool:
+def _run_engine(run: SuiteRun, engine: str) -> bool:
     """Steps of an engine, or a row that it is not installed here; whether the time sufficed.
 
     Each engine has a process of its own: the next one starts when no point of the first is left.
@@ -141,7 +141,9 @@ def _run_engine(run: Run, engine: str) -> bool:
         return _run_steps(run, row, wanted, lambda: open_engine(engine, run.model, run.device, Path(folder)))
 
 
-def _run_steps(run: Run, row: Mapping[str, Any], wanted: Sequence[tuple[Any, ...]], opened: Callable[[], Any]) -> bool:
+def _run_steps(
+    run: SuiteRun, row: Mapping[str, Any], wanted: Sequence[tuple[Any, ...]], opened: Callable[[], Any]
+) -> bool:
     """The wanted steps of what is opened, or the row with the reason why it cannot be."""
     if not wanted or row["key"] in run.recorder.done:
         return True
@@ -160,7 +162,7 @@ def _run_steps(run: Run, row: Mapping[str, Any], wanted: Sequence[tuple[Any, ...
     ])  # fmt: skip
 
 
-def _run_kernels(run: Run) -> bool:
+def _run_kernels(run: SuiteRun) -> bool:
     """Kernels that are not in the file yet; whether the time sufficed, for the ceilings that place them too."""
     rates = _rates(run)
     if rates is None:
@@ -169,13 +171,13 @@ def _run_kernels(run: Run) -> bool:
     return run_cases(run, kernel_cases(run.model, run.device, rates, extent))
 
 
-def _rates(run: Run) -> Rates | None:
+def _rates(run: SuiteRun) -> CeilingRates | None:
     """The best that this run's ceilings show, to place shapes by their roofline time; None without them."""
     best = run.recorder.best
-    return Rates(best["gemm"], best["copy"]) if {"gemm", "copy"} <= best.keys() else None
+    return CeilingRates(best["gemm"], best["copy"]) if {"gemm", "copy"} <= best.keys() else None
 
 
-def run_cases(run: Run, cases: Sequence[Case]) -> bool:
+def run_cases(run: SuiteRun, cases: Sequence[TimedCase]) -> bool:
     """Measure the cases that are not in the file yet; whether the time sufficed."""
     sentinels, next_one = sum(key.startswith("sentinel") for key in run.recorder.done), 0.0
     sustained_passes: Counter[str] = Counter()
@@ -199,7 +201,7 @@ def run_cases(run: Run, cases: Sequence[Case]) -> bool:
     return True
 
 
-def _timed(case: Case, run: Run, passes: Counter[str]) -> dict[str, Any]:
+def _timed(case: TimedCase, run: SuiteRun, passes: Counter[str]) -> dict[str, Any]:
     """A burst of passes with what the board says meanwhile, the warm time, and a sustained pass of long kernels.
 
     `passes` counts the sustained passes of each kernel.
@@ -232,7 +234,7 @@ def _sentinels(device: Device, number: int) -> Iterator[tuple[dict[str, Any], Ta
         yield {"op": "sentinel", "backend": "torch", **columns, "number": number, "key": key}, partial(watched, take)
 
 
-def _record(run: Run, row: Mapping[str, Any], take: Take) -> None:
+def _record(run: SuiteRun, row: Mapping[str, Any], take: Take) -> None:
     """Write what was measured, or why nothing could be: one kernel that fails must not end a run.
 
     Raises DeviceFaultError where the GPU no longer answers, and UncapturableError; a new process has to go on then.

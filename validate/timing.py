@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from rooflinekit.validate.case import Work
+from rooflinekit.validate.case import TimedWork
 from rooflinekit.validate.device import Device
 
 _PASS, _MOST_CALLS = 1e-3, 32
@@ -102,7 +102,7 @@ class UncapturableError(RuntimeError):
     """A kernel cannot be in a CUDA graph; the process that tried has a damaged allocator and must end."""
 
 
-def time_work(work: Work, device: Device, seconds: float, *, eager: bool = False) -> Timing:
+def time_work(work: TimedWork, device: Device, seconds: float, *, eager: bool = False) -> Timing:
     """Repeat passes over distinct cold inputs for `seconds`, at least eight times; on a GPU in a graph unless `eager`.
 
     Raises UncapturableError where the call cannot be captured.
@@ -176,7 +176,7 @@ def _sample(take: Callable[[], float], seconds: float) -> tuple[float, ...]:
     return tuple(samples)
 
 
-def _flusher(work: Work, device: Device) -> Callable[[], None]:
+def _flusher(work: TimedWork, device: Device) -> Callable[[], None]:
     """Push everything out of the last cache, then bring the activations back."""
     buffer = torch.empty(max(2 * device.cache_bytes, 1), dtype=torch.int8, device=device.torch)
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rooflinekit.validate.case import TORCH, Work, nibbles, normal, shuffled
+from rooflinekit.validate.case import TORCH, TimedWork, nibbles, normal, shuffled
 from rooflinekit.validate.device import Device, version_of
 from rooflinekit.validate.feedforward import route
 
@@ -77,7 +77,7 @@ def page_table(B: int, T: int, page: int, device: torch.device) -> Tensor:
     return shuffled(B * each, device).view(B, each).to(torch.int32)
 
 
-def attention(heads: tuple[int, int, int], B: int, S: int, T: int, dtype: str, device: Device) -> Work:
+def attention(heads: tuple[int, int, int], B: int, S: int, T: int, dtype: str, device: Device) -> TimedWork:
     """S new tokens a sequence: their keys and values are written into pages, then attention reads all T from there."""
     (H, K, d), place = heads, device.torch
     draw, forward = partial(normal, dtype=dtype, device=place), _forward(B, S, T, d**-0.5, place)
@@ -93,10 +93,10 @@ def attention(heads: tuple[int, int, int], B: int, S: int, T: int, dtype: str, d
         write(k, v, keys, values, slots, "auto", one, one)
         return forward(q, keys, values, table)
 
-    return Work(run, tuple(draw(B * S, n, d) for n in (H, K, K)), cold)
+    return TimedWork(run, tuple(draw(B * S, n, d) for n in (H, K, K)), cold)
 
 
-def latent_decode(H: int, B: int, T: int, dtype: str, device: Device) -> Work:
+def latent_decode(H: int, B: int, T: int, dtype: str, device: Device) -> TimedWork:
     """MLA's decode on Hopper: rotary parts as queries and keys, latents as values and second queries."""
     place = device.torch
     draw, forward = partial(normal, dtype=dtype, device=place), _forward(B, 1, T, _LATENT_SCALE, place)
@@ -109,10 +109,10 @@ def latent_decode(H: int, B: int, T: int, dtype: str, device: Device) -> Work:
         latent, rotary = pool.split([RANK, ROPE], dim=-1)
         return forward(q[..., RANK:], rotary, latent, table, q[..., :RANK])
 
-    return Work(run, (draw(B, H, RANK + ROPE),), cold)
+    return TimedWork(run, (draw(B, H, RANK + ROPE),), cold)
 
 
-def fp8_gemm(m: int, n: int, k: int, device: Device) -> Work:
+def fp8_gemm(m: int, n: int, k: int, device: Device) -> TimedWork:
     """Activations quantised token by token, then CUTLASS with fast accumulation: x [m, k] bf16, W [n, k] fp8."""
     own, place = ops("_C"), device.torch
     scales = torch.ones(n, 1, device=place)
@@ -124,10 +124,12 @@ def fp8_gemm(m: int, n: int, k: int, device: Device) -> Work:
         own.cutlass_scaled_mm(out, narrow, weight.t(), rows, scales, None)
         return out
 
-    return Work(run, (normal(m, k, dtype="bf16", device=place),), lambda: (normal(n, k, dtype="fp8", device=place),))
+    return TimedWork(
+        run, (normal(m, k, dtype="bf16", device=place),), lambda: (normal(n, k, dtype="fp8", device=place),)
+    )
 
 
-def block_gemm(m: int, n: int, k: int, device: Device) -> Work:
+def block_gemm(m: int, n: int, k: int, device: Device) -> TimedWork:
     """Activations quantised in groups of 128 columns, then CUTLASS: weight [n, k] fp8, scales [n/128, k/128]."""
     own, place = ops("_C"), device.torch
     draw = partial(normal, device=place)
@@ -140,11 +142,11 @@ def block_gemm(m: int, n: int, k: int, device: Device) -> Work:
         own.cutlass_scaled_mm(out, narrow, weight.t(), groups, scales.t(), None)
         return out
 
-    return Work(run, (draw(m, k, dtype="bf16"),), lambda: (
+    return TimedWork(run, (draw(m, k, dtype="bf16"),), lambda: (
         draw(n, k, dtype="fp8"), draw(n // TILE, k // TILE, dtype="fp32").abs()))  # fmt: skip
 
 
-def int4_gemm(m: int, n: int, k: int, device: Device) -> Work:
+def int4_gemm(m: int, n: int, k: int, device: Device) -> TimedWork:
     """Machete: x [m, k] bf16, weights of four bits in its own order, scales [k/128, n]; the plain weights come last."""
     own, place = ops("_C"), device.torch
 
@@ -156,10 +158,10 @@ def int4_gemm(m: int, n: int, k: int, device: Device) -> Work:
     def run(x: Tensor, weight: Tensor, scales: Tensor, plain: Tensor) -> Tensor:
         return own.machete_mm(x, weight, _UINT4B8, None, scales, None, TILE, None, None, None)
 
-    return Work(run, (normal(m, k, dtype="bf16", device=place),), cold)
+    return TimedWork(run, (normal(m, k, dtype="bf16", device=place),), cold)
 
 
-def rope(N: int, heads: tuple[int, int, int], dtype: str, device: Device) -> Work:
+def rope(N: int, heads: tuple[int, int, int], dtype: str, device: Device) -> TimedWork:
     """Queries [N, H, d] and keys [N, K, d] turned in place, with cosines and sines from a table."""
     (H, K, d), place, own = heads, device.torch, ops("_C")
     where = torch.arange(N, device=place)
@@ -170,7 +172,7 @@ def rope(N: int, heads: tuple[int, int, int], dtype: str, device: Device) -> Wor
         own.rotary_embedding(where, q.flatten(1), k.flatten(1), d, table, True)
         return q, k
 
-    return Work(run, (*(normal(N, n, d, dtype=dtype, device=place) for n in (H, K)), where))
+    return TimedWork(run, (*(normal(N, n, d, dtype=dtype, device=place) for n in (H, K)), where))
 
 
 def without_flashinfer() -> None:
@@ -179,7 +181,7 @@ def without_flashinfer() -> None:
         os.environ["VLLM_USE_FLASHINFER_SAMPLER"] = "0"
 
 
-def sampler(logits: Tensor, k: int | None = None, p: float | None = None) -> Work:
+def sampler(logits: Tensor, k: int | None = None, p: float | None = None) -> TimedWork:
     """The sampler of vLLM's Python, so vLLM itself is imported; it takes FlashInfer's kernels where they are."""
     without_flashinfer()
     from vllm.v1.sample.ops.topk_topp_sampler import TopKTopPSampler  # noqa: PLC0415
@@ -187,7 +189,7 @@ def sampler(logits: Tensor, k: int | None = None, p: float | None = None) -> Wor
     call, rows = TopKTopPSampler(), (len(logits),)
     most = None if k is None else torch.full(rows, k, dtype=torch.int32, device=logits.device)
     share = None if p is None else torch.full(rows, p, device=logits.device)
-    return Work(lambda x: call(x.to(torch.float32, copy=True), {}, most, share)[0], (logits,))
+    return TimedWork(lambda x: call(x.to(torch.float32, copy=True), {}, most, share)[0], (logits,))
 
 
 def norm(x: Tensor, residual: Tensor, weight: Tensor) -> Tensor:
@@ -211,7 +213,9 @@ def append(new: Tensor, keys: Tensor, values: Tensor, slots: Tensor, *, scale: T
     torch.ops._C_cache_ops.reshape_and_cache_flash(*new, *pools, slots, kind, scale, scale)
 
 
-def experts(tokens: tuple[Tensor, Tensor], sizes: tuple[int, int, int], k: int, dtype: str, device: Device) -> Work:
+def experts(
+    tokens: tuple[Tensor, Tensor], sizes: tuple[int, int, int], k: int, dtype: str, device: Device
+) -> TimedWork:
     """Fused experts (Triton, so vLLM itself is imported): tokens x [N, D] and a router [D, E]; (E, D, F)."""
     from vllm.model_executor.layers.fused_moe import fused_experts  # noqa: PLC0415
 
@@ -221,4 +225,4 @@ def experts(tokens: tuple[Tensor, Tensor], sizes: tuple[int, int, int], k: int, 
         share, chosen = route(x @ router, k)
         return fused_experts(x, inner, outer, share, chosen.to(torch.int32))
 
-    return Work(run, tokens, lambda: (draw(E, 2 * width, D), draw(E, D, width)))
+    return TimedWork(run, tokens, lambda: (draw(E, 2 * width, D), draw(E, D, width)))

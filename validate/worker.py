@@ -20,7 +20,7 @@ from typing import IO, Any
 from rooflinekit.validate.checks import CHECKS, run_checks
 from rooflinekit.validate.device import Device, open_device
 from rooflinekit.validate.record import RowSink
-from rooflinekit.validate.suite import DeviceFaultError, Run, run_suite
+from rooflinekit.validate.suite import DeviceFaultError, SuiteRun, run_suite
 from rooflinekit.validate.timing import UncapturableError
 
 
@@ -54,7 +54,7 @@ def main() -> int:
     device = open_device(job["device"])
     outbox = Outbox(out, job, device.dtype)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    run = Run(
+    run = SuiteRun(
         device, job["suite"], job["model"], outbox, time.monotonic() + job["seconds"],
         say=lambda *words: outbox.send(say=words), eager=frozenset(job["eager"]), wrong=job["wrong"],
     )  # fmt: skip

@@ -26,7 +26,7 @@ from rooflinekit.model.types.deployment import ENGINES, Deployment
 from rooflinekit.model.types.errors import DtypeError
 from rooflinekit.report.look import hues_of
 from rooflinekit.report.markup import filled, packed, script_json
-from rooflinekit.report.page.deployment import ADVICE, LOOK, SENTENCES, Deployed, accountant, slider_data
+from rooflinekit.report.page.deployment import ADVICE, LOOK, SENTENCES, PageDeployment, accountant, slider_data
 from rooflinekit.report.page.offers import make_offers
 from rooflinekit.report.page.plays import load_data
 from rooflinekit.report.page.render import scripts, style
@@ -44,23 +44,23 @@ _PLACES = (*(("h100-sxm", tp) for tp in (1, 2, 4, 8)), ("h200-sxm", 8), ("b200-s
 """Where a model is shown first: the first of these accelerators and degrees that holds it."""
 
 
-def first_deployment(model: str, engine: str = "vllm", gpus: Sequence[str] = ()) -> Deployed:
+def first_deployment(model: str, engine: str = "vllm", gpus: Sequence[str] = ()) -> PageDeployment:
     """A model on the first of the usual machines that holds it, else on the last; or so on some others.
 
     DtypeError: none of them computes in the model's format.
     """
     places = [place for place in _PLACES if not gpus or place[0] in gpus] or [(gpu, 1) for gpu in gpus]
-    found: Deployed | None = None
+    found: PageDeployment | None = None
     for gpu, tp in places:
         try:
-            found = Deployed.of(model, gpu, {"tp": tp, "batch": 32, "engine": engine})
+            found = PageDeployment.of(model, gpu, {"tp": tp, "batch": 32, "engine": engine})
         except DtypeError:
             if found is None and (gpu, tp) == places[-1]:
                 raise
             continue
         if found.answer.memory.fits:
             break
-    return cast("Deployed", found)
+    return cast("PageDeployment", found)
 
 
 def engine_gpus(gpus: Sequence[str]) -> dict[str, list[str]]:

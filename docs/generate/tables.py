@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from rooflinekit.cli.command import find, grouped
-from rooflinekit.estimation.options import Option, model_of, options_of
-from rooflinekit.estimation.scenario import GROUPS, Accelerator, Scenario, Written
+from rooflinekit.estimation.options import OptionRow, model_of, options_of
+from rooflinekit.estimation.scenario import GROUPS, AcceleratorOptions, Scenario, WrittenOptions
 from rooflinekit.report.catalogue import accelerator_row, model_row
-from rooflinekit.report.document import Table
+from rooflinekit.report.document import CellTable
 from rooflinekit.specs import load_accelerator, load_model, names
 from rooflinekit.specs.engines import engine_names, load_engine, step_ranges
 from rooflinekit.specs.escaping import Marked
@@ -50,7 +50,7 @@ def refreshed(page: str) -> str:
 
 def schema() -> str:
     """The keywords of `estimate`, and the columns of `estimate_frame`, as a JSON Schema."""
-    gpu = options_of(Accelerator)["gpu"]
+    gpu = options_of(AcceleratorOptions)["gpu"]
     made = model_of(Scenario, model=(str, ...), gpu=(str | None, gpu.default)).model_json_schema()
     made |= {"$schema": "https://json-schema.org/draft/2020-12/schema", "description": "A scenario of rooflinekit."}
     return json.dumps(made, indent=2, ensure_ascii=False) + "\n"
@@ -58,7 +58,7 @@ def schema() -> str:
 
 def _options(words: str) -> str:
     command, known = find(words), find("estimate").options
-    above = options_of(Written) if "format" in command.options else {}
+    above = options_of(WrittenOptions) if "format" in command.options else {}
     options = {name: row for name, row in command.options.items() if above.get(name) is not row}
     same = {} if words == "estimate" else {name: row for name, row in options.items() if known.get(name) is row}
     own = {name: row for name, row in options.items() if name not in same}
@@ -73,7 +73,7 @@ def _options(words: str) -> str:
     return "\n\n".join(parts)
 
 
-def _rows(options: dict[str, Option]) -> Iterator[str]:
+def _rows(options: dict[str, OptionRow]) -> Iterator[str]:
     yield "| option | default | meaning |"
     yield "|---|---|---|"
     for group, rows in grouped(options, tuple(GROUPS)):
@@ -88,13 +88,13 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _default(row: Option) -> str:
+def _default(row: OptionRow) -> str:
     if row.default is None or row.default is False:
         return row.usual
     return f"`{row.default}`" if isinstance(row.default, str) else str(row.default)
 
 
-def _meaning(row: Option) -> str:
+def _meaning(row: OptionRow) -> str:
     unit = f" [{row.unit}]" if row.unit in ("ms", "tokens", "1/s") else ""
     also = "".join(f"; also `{_flag(old)}`" for old in row.also)
     text = row.help.rstrip(".").replace("|", "\\|").replace("<", "\\<")
@@ -113,7 +113,7 @@ def _models() -> str:
         counts = [f"{row['params_total']:,}", f"{row['params_active']:,}", str(row["layers"])]
         kinds = [row["mixers"], row["weights"], f"{row['kv_bytes_per_token']:,.0f}", context]
         rows.append([row["name"], *counts, *kinds, Marked(f"[source]({model.source})")])
-    return "\n".join([f"## {len(rows)} models", "", *Table(_MODELS, rows, left=(0, 4, 5, 8)).markdown()])
+    return "\n".join([f"## {len(rows)} models", "", *CellTable(_MODELS, rows, left=(0, 4, 5, 8)).markdown()])
 
 
 def _accelerators() -> str:
@@ -128,7 +128,7 @@ def _accelerators() -> str:
             for part in ("compute", "memory", "links")
         )
         rows.append([gpu.name, *numbers, price, worst])
-    return "\n".join([f"## {len(rows)} accelerators", "", *Table(_GPUS, rows).markdown()])
+    return "\n".join([f"## {len(rows)} accelerators", "", *CellTable(_GPUS, rows).markdown()])
 
 
 def _engines() -> str:
@@ -138,7 +138,7 @@ def _engines() -> str:
         [f"{key} ({unit})", *(_cost(getattr(each, key), each.spread.get(key, 0.0), unit) for each in costs.values())]
         for key, unit in _COSTS.items()
     ]
-    return "\n".join(Table(["", *costs], rows).markdown())
+    return "\n".join(CellTable(["", *costs], rows).markdown())
 
 
 def _cost(value: float, spread: float, unit: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooflinekit.cli.command import MAYBE_MODEL, MODEL, Argument, command
 from rooflinekit.cli.failures import INTERRUPTED
-from rooflinekit.cli.output import Output, counting, emit, note, to_json, working
+from rooflinekit.cli.output import CommandOutput, counting, emit, note, to_json, working
 from rooflinekit.cli.standard_input import pasted
 from rooflinekit.estimation import scenario as tables
 from rooflinekit.estimation.options import options_of
@@ -40,7 +40,7 @@ def _function(place: str) -> Any:
 
 def _asking(
     place: str, said: str, *rows: Any, arguments: Mapping[str, Argument] | None = None, pictures: str = "",
-    shown: Any = tables.Written, slow: str = "",
+    shown: Any = tables.WrittenOptions, slow: str = "",
 ) -> Callable[..., int | None]:  # fmt: skip
     """A command that asks one function and shows its answer; rows of `shown` are about how it is shown.
 
@@ -48,7 +48,7 @@ def _asking(
     """
     seen = options_of(shown)
 
-    def ask(*words: str | None, to: Output, **scenario: Any) -> int | None:
+    def ask(*words: str | None, to: CommandOutput, **scenario: Any) -> int | None:
         how = {name: seen[name].check(name, scenario.pop(name)) for name in (*scenario,) if name in seen}
         to.check(pictures)
         given = [word for word in words if word is not None]
@@ -84,12 +84,12 @@ def _others(model: str, scenario: Mapping[str, Any], code: int) -> int:
 estimate = _asking(
     "estimation.estimator:estimate",
     "Predict TTFT, TPOT, throughput and memory of a static batch, or under load, kernel by kernel.",
-    tables.Accelerator, tables.Scenario, pictures="Estimate", shown=tables.Detailed,
+    tables.AcceleratorOptions, tables.Scenario, pictures="Estimate", shown=tables.Detailed,
 )  # fmt: skip
 explain = _asking(
     "explanation.front:explain",
     "Derive one number of an estimate: formulas, numbers and sources, down to the kernels.",
-    tables.Accelerator, tables.Scenario, shown=tables.Tree, slow="deriving",
+    tables.AcceleratorOptions, tables.Scenario, shown=tables.Tree, slow="deriving",
     arguments={
         "model": MODEL,
         "metric": Argument("tpot (unless told), ttft, memory, decode.attention, decode.flops, ridge ...", False),
@@ -98,25 +98,27 @@ explain = _asking(
 trace = _asking(
     "decision.economics.retention:trace",
     "Sum a trace up: rate, lengths, and the share of its prompts that a prefix cache of any size finds.",
-    tables.Accelerator, tables.Retention, pictures="TraceAnswer",
+    tables.AcceleratorOptions, tables.Retention, pictures="TraceAnswer",
     arguments={"file": Argument("A trace: Azure, Mooncake, BurstGPT, Bailian, CSV.")},
 )  # fmt: skip
 levers = _asking(
     "decision.sensitivity.levers:levers",
     "Say what would help a deployment most: elasticities, weights or cache, and moves ranked by gain.",
-    tables.Accelerator, tables.Levers, pictures="Levers", slow="trying moves",
+    tables.AcceleratorOptions, tables.LeversOptions, pictures="Levers", slow="trying moves",
 )  # fmt: skip
 cost = _asking(
     "decision.economics.cost:cost",
     "Price cached, input and output tokens, dialogues and long contexts, and say why output costs more.",
-    tables.Accelerator, tables.Cost,
+    tables.AcceleratorOptions, tables.CostOptions,
 )  # fmt: skip
 
 
-@command(tables.Accelerator, tables.Simulation, tables.TracedOptions, tables.Pictures, tables.Written)
+@command(
+    tables.AcceleratorOptions, tables.SimulationOptions, tables.TracedOptions, tables.Pictures, tables.WrittenOptions
+)
 def simulate(
-    model: str, *, to: Output, timeline: Path | None = None, chrome_trace: Path | None = None, resume: bool = False,
-    **scenario: Any,
+    model: str, *, to: CommandOutput, timeline: Path | None = None, chrome_trace: Path | None = None,
+    resume: bool = False, **scenario: Any,
 ) -> int:  # fmt: skip
     """Serve requests step by step, and say what users feel: percentiles of TTFT, TPOT and latency under load."""
     from rooflinekit.simulation.simulate import simulate as run
@@ -169,8 +171,8 @@ def _progress(total: int | None) -> Iterator[Callable[[int], None]]:
         yield ended
 
 
-@command(tables.Accelerator, tables.Shapes, tables.Written)
-def shapes(model: str, *, to: Output, **scenario: Any) -> None:
+@command(tables.AcceleratorOptions, tables.Shapes, tables.WrittenOptions)
+def shapes(model: str, *, to: CommandOutput, **scenario: Any) -> None:
     """Walk every tensor of a prefill and a decode step through a model: shapes, FLOP and bytes of each step.
 
     A file given to --out that ends in .html is a page to step through.
@@ -190,14 +192,14 @@ def shapes(model: str, *, to: Output, **scenario: Any) -> None:
 
 
 @command(
-    tables.Accelerator,
+    tables.AcceleratorOptions,
     tables.Scenario,
-    tables.Written,
+    tables.WrittenOptions,
     tables.Launching,
     arguments={"model": MAYBE_MODEL},
     leave=("allow_oom",),
 )
-def launch(model: str | None, *, to: Output, target: str | None = None, **scenario: Any) -> None:
+def launch(model: str | None, *, to: CommandOutput, target: str | None = None, **scenario: Any) -> None:
     """Write a deployment or a plan as commands and configuration of vLLM, SGLang or TensorRT-LLM, or as a manifest."""
     from rooflinekit.decision.launching.launch import launch as export
     from rooflinekit.decision.launching.launch import launch_script
@@ -218,7 +220,7 @@ def launch(model: str | None, *, to: Output, target: str | None = None, **scenar
     return to.emit(launch_script(made)) if to.format == "table" else to.show(made)
 
 
-def _write(made: Launch, folder: Path, to: Output) -> None:
+def _write(made: Launch, folder: Path, to: CommandOutput) -> None:
     """The script and its configuration files into a folder; nothing if one of them is there already."""
     from rooflinekit.decision.launching.launch import launch_script
 
@@ -242,15 +244,15 @@ _RESULTS = {"files": Argument(
 )}  # fmt: skip
 
 
-@command(tables.Served, tables.Reconciled, arguments=_RESULTS)
-def compare(files: list[str], *, to: Output, why: bool = False, **said: Any) -> int:
+@command(tables.ServedOptions, tables.Reconciled, arguments=_RESULTS)
+def compare(files: list[str], *, to: CommandOutput, why: bool = False, **said: Any) -> int:
     """Set measured benchmark files beside the prediction, and say what the gap is made of."""
     found = _compared(files, to, "all" if why else "", said)
     return 4 if found.failed else 0
 
 
-@command(tables.Served, tables.Written, arguments=_RESULTS)
-def verify(files: list[str], *, to: Output, **said: Any) -> int:
+@command(tables.ServedOptions, tables.WrittenOptions, arguments=_RESULTS)
+def verify(files: list[str], *, to: CommandOutput, **said: Any) -> int:
     """Check a prediction with the result of the benchmark that it names, and explain what lies outside its interval.
 
     The exit code is 4 where a figure does.
@@ -259,7 +261,7 @@ def verify(files: list[str], *, to: Output, **said: Any) -> int:
     return 4 if found.failed or not all(run.inside for run in found.runs) else 0
 
 
-def _compared(files: list[str], to: Output, why: str, said: Mapping[str, Any]) -> Comparison:
+def _compared(files: list[str], to: CommandOutput, why: str, said: Mapping[str, Any]) -> Comparison:
     from rooflinekit.evidence.compare import Given
     from rooflinekit.evidence.compare import compare as compared
 
@@ -277,7 +279,9 @@ def _compared(files: list[str], to: Output, why: str, said: Mapping[str, Any]) -
         "files": Argument("Runs of pytest-benchmark, nvbench, Triton, kernel tables, load generators.", many=True)
     },
 )  # fmt: skip
-def guard(files: list[str], *, to: Output, junit: Path | None = None, baseline: Sequence[str] = (), **said: Any) -> int:
+def guard(
+    files: list[str], *, to: CommandOutput, junit: Path | None = None, baseline: Sequence[str] = (), **said: Any
+) -> int:
     """Find what became slower: benchmarks against an earlier run with its noise, or the prediction's interval.
 
     The exit code is 4 where something has.
@@ -299,12 +303,12 @@ def guard(files: list[str], *, to: Output, junit: Path | None = None, baseline: 
 
 
 @command(
-    tables.Served, tables.Watching, tables.Written, leave=("concurrency",),
+    tables.ServedOptions, tables.Watching, tables.WrittenOptions, leave=("concurrency",),
     arguments={"sources": Argument(
         "Addresses of servers' metrics, or recordings and request logs; start-up logs beside them.", many=True
     )},
 )  # fmt: skip
-def watch(sources: list[str], *, to: Output, **said: Any) -> int:
+def watch(sources: list[str], *, to: CommandOutput, **said: Any) -> int:
     """Set a running fleet beside its prediction: gaps and their causes, drifts, headroom.
 
     Several addresses are replicas that share the load.
@@ -319,7 +323,7 @@ def _scoring(
 ) -> Callable[..., int]:
     """A command that scores measured tables; the exit code is 4 where a row could not be answered."""
 
-    def score(files: list[str], *, to: Output, **how: Any) -> int:
+    def score(files: list[str], *, to: CommandOutput, **how: Any) -> int:
         to.check()
         with pasted(files) as paths, counting("scoring") as progress:
             found = _function(f"evidence.{place}")([Path(file) for file in paths], progress=progress, **how)
@@ -336,7 +340,7 @@ kernels = _scoring(
 )  # fmt: skip
 memory = _scoring(
     "accuracy_memory:memory_accuracy", "Score memory: weights, activation peak, cache pool and its tokens, by engine.",
-    Argument("Memory tables (CSV).", many=True), table=tables.Written,
+    Argument("Memory tables (CSV).", many=True), table=tables.WrittenOptions,
 )  # fmt: skip
 serving = _scoring(
     "accuracy_serving:serving_accuracy",
@@ -346,7 +350,7 @@ serving = _scoring(
 league = _scoring(
     "league:league", "Score us beside other predictors that are installed, on the same measured figures.",
     Argument("Serving tables, results of clients, pasted text; none: the shipped table.", required=False, many=True),
-    table=(tables.Served, tables.Written), leave=(),
+    table=(tables.ServedOptions, tables.WrittenOptions), leave=(),
 )  # fmt: skip
 energy = _scoring(
     "accuracy_energy:energy_accuracy",
@@ -355,8 +359,8 @@ energy = _scoring(
 )  # fmt: skip
 
 
-@command(tables.Written, arguments={})
-def models(*, to: Output) -> None:
+@command(tables.WrittenOptions, arguments={})
+def models(*, to: CommandOutput) -> None:
     """List the models that are known."""
     from rooflinekit.report.catalogue import model_row
     from rooflinekit.specs import load_model, names
@@ -365,7 +369,7 @@ def models(*, to: Output) -> None:
 
 
 @command(tables.Listed, arguments={})
-def gpus(*, to: Output, fits: str | None = None, **scenario: Any) -> None:
+def gpus(*, to: CommandOutput, fits: str | None = None, **scenario: Any) -> None:
     """List the accelerators that are known, or those that hold a model."""
     if fits is not None:
         from rooflinekit.decision.fits import fits_on
@@ -380,7 +384,7 @@ def gpus(*, to: Output, fits: str | None = None, **scenario: Any) -> None:
     return _list([accelerator_row(load_accelerator(name).value) for name in names("accelerator")], to)
 
 
-def _list(rows: list[dict[str, Any]], to: Output) -> None:
+def _list(rows: list[dict[str, Any]], to: CommandOutput) -> None:
     from rooflinekit.report.catalogue import listed
 
     to.check()
@@ -390,7 +394,7 @@ def _list(rows: list[dict[str, Any]], to: Output) -> None:
 @command(
     tables.Shown, arguments={"name": Argument("A model or an accelerator: name, id or path.", False, complete="model")}
 )
-def show(name: str | None, *, to: Output, template: str | None = None) -> None:
+def show(name: str | None, *, to: CommandOutput, template: str | None = None) -> None:
     """Show one model or accelerator with its sources, or print a template for a new one."""
     from rooflinekit.report.answers import document_of
     from rooflinekit.report.catalogue import entry, flat

@@ -26,7 +26,7 @@ from rooflinekit.cli.command import (
 )
 from rooflinekit.cli.failures import guarded
 from rooflinekit.cli.output import emit
-from rooflinekit.estimation.options import Option
+from rooflinekit.estimation.options import OptionRow
 from rooflinekit.estimation.scenario import GROUPS, complete
 from rooflinekit.version import __version__
 
@@ -223,7 +223,7 @@ def _argument(name: str, row: Argument) -> Parameter:
     )
 
 
-def _option(name: str, row: Option) -> Parameter:
+def _option(name: str, row: OptionRow) -> Parameter:
     names = [f"--{name.replace('_', '-')}", *([f"-{row.short}"] if row.short else ())]
     shown = typer.Option(*names, help=row.help, show_default=False, autocompletion=_completion(row.complete))
     kind: Any = bool if row.kind == "flag" else list[str] | None if row.many else str | None

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.cli.command import Argument, command
-from rooflinekit.cli.output import Output, counting, emit
+from rooflinekit.cli.output import CommandOutput, counting, emit
 from rooflinekit.cli.standard_input import pasted
-from rooflinekit.estimation.scenario import Served, Written
+from rooflinekit.estimation.scenario import ServedOptions, WrittenOptions
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.units import percent
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 @command(
-    Served, Written, leave=("format",),
+    ServedOptions, WrittenOptions, leave=("format",),
     arguments={"files": Argument(
         "Measurement files (.jsonl), kernel tables (CSV, Parquet), or benchmark results.", many=True
     )},
 )  # fmt: skip
-def calibrate(files: list[str], *, to: Output, **served: Any) -> int:
+def calibrate(files: list[str], *, to: CommandOutput, **served: Any) -> int:
     """Fit a calibration to measured kernels, or to benchmark results; use it with --calibration FILE."""
     if to.out is None:
         raise InputError("missing option '--out': the calibration file to write (YAML)")
@@ -32,7 +32,7 @@ def calibrate(files: list[str], *, to: Output, **served: Any) -> int:
         return _fit([Path(name) for name in names], to, served)
 
 
-def _fit(paths: list[Path], to: Output, served: dict[str, Any]) -> int:
+def _fit(paths: list[Path], to: CommandOutput, served: dict[str, Any]) -> int:
     """Calibrate on kernels or on benchmarks, whichever the files hold."""
     from rooflinekit.evidence.measured import is_benchmark
 
@@ -59,7 +59,7 @@ def _of_steps(path: Path) -> bool:
     return bool(found.of(ENGINE_STEP)) and not any(map(found.of, OPERATIONS))
 
 
-def _from_benchmarks(files: list[Path], to: Output, said: dict[str, Any]) -> int:
+def _from_benchmarks(files: list[Path], to: CommandOutput, said: dict[str, Any]) -> int:
     from rooflinekit.evidence.benchmark_runs import Given
     from rooflinekit.evidence.engine_fit import fit_engine
     from rooflinekit.report.answers import document_of
@@ -76,7 +76,7 @@ def _from_benchmarks(files: list[Path], to: Output, said: dict[str, Any]) -> int
     return 4 if fit.failed else 0
 
 
-def _from_kernels(files: list[Path], to: Output, said: dict[str, Any]) -> int:
+def _from_kernels(files: list[Path], to: CommandOutput, said: dict[str, Any]) -> int:
     """Kernels are of one accelerator that has to be named, and nothing else says how they ran."""
     from rooflinekit.evidence.kernel_fit.calibrate import build_calibration
     from rooflinekit.specs import load_accelerator
@@ -109,12 +109,12 @@ def _show_models(files: list[Path], gpu: str, out: Path | None) -> None:
 
 
 def _summary(built: Built, out: Path | None) -> str:
-    from rooflinekit.report.document import Table
+    from rooflinekit.report.document import CellTable
 
     cells = [[key, str(each.fit.rows), percent(each.donor, 1), percent(each.error, 1), ", ".join(each.fit.frozen)]
              for key, each in built.carried.items() if each.fit is not None]  # fmt: skip
     heads = ["fitted", "rows", "error of the donor", "error on unseen shapes", "frozen"]
-    lines = [f"wrote {out}", "", *Table(heads, cells, left=(0, 4)).text()]
+    lines = [f"wrote {out}", "", *CellTable(heads, cells, left=(0, 4)).text()]
     kept = ", ".join(dict.fromkeys(key.partition("/")[0] for key in built.borrowed))
     lines += ["", f"kept from the nearest calibration: {len(built.borrowed)} fits of {kept}"] if kept else []
     return "\n".join([*lines, *(f"note: {note}" for note in built.notes)])

@@ -9,8 +9,8 @@ from inspect import getdoc
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from rooflinekit.cli.output import Output
-from rooflinekit.estimation.options import Option, options_of
+from rooflinekit.cli.output import CommandOutput
+from rooflinekit.estimation.options import OptionRow, options_of
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 
 
@@ -25,7 +25,7 @@ class Argument(NamedTuple):
 
 MODEL = Argument("Name, Hugging Face id, or path to a config.json or its folder.", complete="model")
 MAYBE_MODEL = MODEL._replace(required=False)
-_AS = Option(
+_AS = OptionRow(
     "Read the config.json as one of this class, whatever it says it is.", kind="text", group="Output", metavar="CLASS"
 )
 
@@ -34,7 +34,7 @@ class Command:
     """A command: the function and options behind one word of the command line."""
 
     def __init__(
-        self, function: Callable[..., int | None], arguments: Mapping[str, Argument], options: Mapping[str, Option]
+        self, function: Callable[..., int | None], arguments: Mapping[str, Argument], options: Mapping[str, OptionRow]
     ) -> None:
         self.function, self.arguments, self.options = function, arguments, options
         self.help = getdoc(function) or ""
@@ -71,10 +71,7 @@ class Command:
         return None if free else texts
 
     def call(self, texts: Mapping[str, Any]) -> int:
-        """Read texts as the values of their options, and run; what was not said is left to its default.
-
-        Raises InputError for a text that cannot be read, and whatever the function raises.
-        """
+        """Read texts as the values of their options, and run; what was not said is left to its default."""
         given = {name: self.value(name, text) for name, text in texts.items() if text not in (None, False, [], ())}
         for name in ("model", "name"):  # typed here, and so asked for
             if isinstance(given.get(name), str) and "/" in given[name]:
@@ -82,8 +79,10 @@ class Command:
         if kind := given.pop("as", None):
             given |= {name: f"as:{kind}:{text}" for name, text in given.items() if name in self.arguments}
         free = [given.pop(name, [] if argument.many else None) for name, argument in self.arguments.items()]
-        written = {name: given.pop(name, self.options[name].default) for name in Output._fields if name in self.options}
-        return self.function(*free, to=Output(**written), **given) or 0
+        written = {
+            name: given.pop(name, self.options[name].default) for name in CommandOutput._fields if name in self.options
+        }
+        return self.function(*free, to=CommandOutput(**written), **given) or 0
 
     def value(self, name: str, text: Any) -> Any:
         """The value in the text of an option; raises InputError for one that says nothing."""
@@ -166,7 +165,7 @@ MOST_SHOWN = 25
 """Options of a first help screen."""
 
 
-def first_options(words: str) -> Mapping[str, Option]:
+def first_options(words: str) -> Mapping[str, OptionRow]:
     """The options of a command that its first help screen shows: all of them where they are few."""
     from rooflinekit.specs.files import kept, read_yaml
 
@@ -187,7 +186,7 @@ def assumptions_of(words: str) -> Sequence[str]:
     return ASSUMPTIONS
 
 
-def grouped(options: Mapping[str, Option], order: Sequence[str]) -> Iterator[tuple[str, dict[str, Option]]]:
+def grouped(options: Mapping[str, OptionRow], order: Sequence[str]) -> Iterator[tuple[str, dict[str, OptionRow]]]:
     """Options by the headings of the help, in the order of the table."""
     names = list(dict.fromkeys((*order, *(option.group for option in options.values()), "Output")))
     for name in sorted(names, key=lambda name: (name == "Output", names.index(name))):

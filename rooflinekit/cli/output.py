@@ -25,7 +25,7 @@ _LONG = re.compile(r"\S{200,}")
 _NARROWEST, _WIDEST = 60, 110  # columns of an answer in a terminal
 
 
-class Output(NamedTuple):
+class CommandOutput(NamedTuple):
     """Format, file and overwriting of an answer, and a folder for its pictures."""
 
     format: str = "table"
@@ -117,10 +117,7 @@ def _coloured(text: str) -> str:
 
 
 def emit(text: str, out: Path | None = None, force: bool = False) -> None:
-    """Print the text, or write it to `out`, which has been checked: what is there now is another's, and both stay.
-
-    Raises InputError then, and OSError.
-    """
+    """Print the text, or write it to `out`, which has been checked: what is there now is another's, and both stay."""
     text = text.rstrip("\n") + "\n"
     if out is None:
         _print(text)

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from rooflinekit.cli.command import command
 from rooflinekit.cli.failures import INTERRUPTED
-from rooflinekit.cli.output import Output, counting
+from rooflinekit.cli.output import CommandOutput, counting
 from rooflinekit.estimation.options import options_of, part_of
 from rooflinekit.estimation.scenario import (
     Accelerators,
     InverseOptions,
     LoadCase,
-    Plan,
+    PlanOptions,
     Rollout,
     RolloutCase,
     StaticCase,
-    Written,
+    WrittenOptions,
 )
 from rooflinekit.model.types.errors import InputError
 
@@ -32,9 +32,9 @@ _STATIC = ("batch",)
 _SEARCHED = ("aggregated_only", "one_kind", "seed", "by")  # how fleets are searched: one needs no search
 
 
-@command(Accelerators, Plan, InverseOptions, Written, leave=("context",))
+@command(Accelerators, PlanOptions, InverseOptions, WrittenOptions, leave=("context",))
 def plan(
-    model: str, *, to: Output, gpu: Sequence[str] = ("h100-sxm",), slo: Sequence[str] = (),
+    model: str, *, to: CommandOutput, gpu: Sequence[str] = ("h100-sxm",), slo: Sequence[str] = (),
     subject_to: str | None = None, ttft: float | None = None, tpot: float | None = None, max: str | None = None,
     find: str | None = None, details: bool = False, **asked: Any,
 ) -> int:  # fmt: skip

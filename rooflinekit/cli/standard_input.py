@@ -17,10 +17,7 @@ _NAME = "standard-input"
 
 @contextmanager
 def pasted(files: Sequence[str]) -> Iterator[list[str]]:
-    """The files, one of which may be "-"; what is read for it is kept in a file until the command is done.
-
-    Raises InputError for two of them and for an empty input, SpecError for one that never ends.
-    """
+    """The files, one of which may be "-"; what is read for it is kept in a file until the command is done."""
     if "-" not in files:
         yield [*files]
         return

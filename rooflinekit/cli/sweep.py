@@ -7,29 +7,36 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.cli.command import Argument, command
-from rooflinekit.cli.output import Output, counting, note
+from rooflinekit.cli.output import CommandOutput, counting, note
 from rooflinekit.estimation.options import options_of
-from rooflinekit.estimation.scenario import Accelerator, Pictures, Pricing, Scenario, Simulation, Sweeping, Written
+from rooflinekit.estimation.scenario import (
+    AcceleratorOptions,
+    Pictures,
+    Pricing,
+    Scenario,
+    SimulationOptions,
+    Sweeping,
+    WrittenOptions,
+)
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from rooflinekit.decision.sweeping.answer import Job
-    from rooflinekit.decision.sweeping.grid import Grid
+    from rooflinekit.decision.sweeping.answer import SweepJob
     from rooflinekit.decision.sweeping.output import KeptPieces
-    from rooflinekit.decision.sweeping.sweep import Table
+    from rooflinekit.decision.sweeping.sweep import Grid, Table
 
-_AXES = {name: row.axis() for table in (Accelerator, Scenario) for name, row in options_of(table).items()}
+_AXES = {name: row.axis() for table in (AcceleratorOptions, Scenario) for name, row in options_of(table).items()}
 _FIRST = ("gpu", "batch", "isl", "osl", "context", "concurrency", "rate")
 _ORDER = tuple(dict.fromkeys((*_FIRST, *_AXES)))
 """Order of columns and rows: pieces of one grid fit together in whichever order their options were written."""
 _SOURCE = Argument("Models, or a file of scenarios: .csv, .parquet, .xlsx, or - for CSV.", complete="model")
 
 
-@command(_AXES, Pricing, Sweeping, Pictures, Written, arguments={"model": _SOURCE}, leave=("pue", "allow_oom"))
+@command(_AXES, Pricing, Sweeping, Pictures, WrittenOptions, arguments={"model": _SOURCE}, leave=("pue", "allow_oom"))
 def sweep(
-    model: str, *, to: Output, set: Sequence[str] = (), sheet: str | None = None, simulate: bool = False,
+    model: str, *, to: CommandOutput, set: Sequence[str] = (), sheet: str | None = None, simulate: bool = False,
     price: Any = None, carbon: Any = None, pareto: str | None = None, baseline: str | None = None,
     workers: int = 1, scheduler: str | None = None, shard: str = "1/1", resume: bool = False, **axes: str,
 ) -> int:  # fmt: skip
@@ -38,14 +45,14 @@ def sweep(
     A LIST is 1,2,8; 1:4 is 1, 2, 3, 4; 0:100:25 has steps of 25; 4:64*2 doubles from 4 to 64.
     """
     from rooflinekit.decision.economics.price import read_carbon
-    from rooflinekit.decision.sweeping.answer import Job, check_price
+    from rooflinekit.decision.sweeping.answer import SweepJob, check_price
     from rooflinekit.decision.sweeping.output import KeptPieces
     from rooflinekit.decision.sweeping.pareto import Tally, parse_goals
     from rooflinekit.decision.sweeping.sweep import Means, SweepShard, front_of, run
     from rooflinekit.model.types.batch import whole_number
 
     to.check("DataFrame")
-    job = Job(simulate, check_price(price), read_carbon(carbon))
+    job = SweepJob(simulate, check_price(price), read_carbon(carbon))
     source, asked = _source(model, {key: axes[key] for key in _ORDER if key in axes}, set, sheet, job)
     goals = () if pareto is None else parse_goals(pareto)
     kept = None
@@ -69,11 +76,10 @@ def sweep(
 
 
 def _source(
-    name: str, axes: dict[str, str], also: Sequence[str], sheet: str | None, job: Job
+    name: str, axes: dict[str, str], also: Sequence[str], sheet: str | None, job: SweepJob
 ) -> tuple[Grid | Table, Any]:
     """The scenarios, and what tells them from others."""
-    from rooflinekit.decision.sweeping.grid import Grid, parse_axis
-    from rooflinekit.decision.sweeping.sweep import check_inputs, identity, is_table, open_table
+    from rooflinekit.decision.sweeping.sweep import Grid, check_inputs, identity, is_table, open_table, parse_axis
 
     for pair in also:
         key, equals, text = pair.partition("=")
@@ -89,7 +95,7 @@ def _source(
         raise InputError("--sheet names a sheet of a workbook; give a file of scenarios instead of a model")
     check_inputs(axes, job.simulate)
     values = {"model": name} | axes
-    known = options_of(Simulation if job.simulate else Scenario)
+    known = options_of(SimulationOptions if job.simulate else Scenario)
     return Grid.of({key: parse_axis(text, key, known.get(key)) for key, text in values.items()}), values
 
 
@@ -120,7 +126,7 @@ def _watched(
             step("")
 
 
-def _draw(parts: list[pd.DataFrame], to: Output) -> None:
+def _draw(parts: list[pd.DataFrame], to: CommandOutput) -> None:
     import pandas as pd
 
     from rooflinekit.report.plots.sweeps import left_out
@@ -132,7 +138,7 @@ def _draw(parts: list[pd.DataFrame], to: Output) -> None:
 
 
 def _deliver(
-    answers: Iterable[pd.DataFrame], source: Grid | Table, to: Output, kept: KeptPieces | None, filtered: bool,
+    answers: Iterable[pd.DataFrame], source: Grid | Table, to: CommandOutput, kept: KeptPieces | None, filtered: bool,
     baseline: str | None,
 ) -> None:  # fmt: skip
     """Write a table as it grows, or print all of it."""
@@ -156,7 +162,7 @@ def _deliver(
     return _print(answers, source, to, baseline)
 
 
-def _print(answers: Iterable[pd.DataFrame], source: Grid | Table, to: Output, baseline: str | None) -> None:
+def _print(answers: Iterable[pd.DataFrame], source: Grid | Table, to: CommandOutput, baseline: str | None) -> None:
     import pandas as pd
 
     from rooflinekit.report.sweep import MOST, document, sweep_records

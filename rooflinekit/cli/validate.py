@@ -12,7 +12,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.cli.command import command
-from rooflinekit.cli.output import Output, counting, emit
+from rooflinekit.cli.output import CommandOutput, counting, emit
 from rooflinekit.estimation.scenario import Measuring
 from rooflinekit.model.types.errors import (
     InputError,
@@ -24,7 +24,7 @@ from rooflinekit.specs.writing import write_whole
 
 if TYPE_CHECKING:
     from rooflinekit.evidence.kernel_fit.groups import Measurements
-    from rooflinekit.validate.closed_loop import Served
+    from rooflinekit.validate.closed_loop import ServedEngine
     from rooflinekit.validate.device import Device
     from rooflinekit.validate.record import Recorder
 
@@ -34,7 +34,7 @@ _STEADY = 1.05
 
 @command(Measuring, arguments={})
 def validate(
-    *, to: Output, suite: str = "quick", device: str | None = None, model: str | None = None,
+    *, to: CommandOutput, suite: str = "quick", device: str | None = None, model: str | None = None,
     budget: float | None = None, gpu: str | None = None, check: bool = False, resume: bool = False,
     retry_failed: bool = False, engine: str | None = None, **load: Any,
 ) -> int:  # fmt: skip
@@ -69,13 +69,13 @@ def validate(
 
 
 def _serve(
-    to: Output, engine: str, model: str | None, gpu: str | None, device: str | None, *,
+    to: CommandOutput, engine: str, model: str | None, gpu: str | None, device: str | None, *,
     server: str | None = None, concurrency: Sequence[int] = (1, 2, 4, 8), isl: int = 128, osl: int = 64,
     rounds: int = 5,
 ) -> int:  # fmt: skip
     """Measure a server under load, for `compare` and `calibrate`."""
     from rooflinekit.specs import load_accelerator
-    from rooflinekit.validate.closed_loop import FILE, LlamaCpp, Load, measure, serving
+    from rooflinekit.validate.closed_loop import FILE, ClosedLoad, LlamaCpp, measure, serving
 
     if to.out is None or model is None:
         named = "FILE.gguf" if engine == "llama.cpp" else "NAME"
@@ -88,11 +88,11 @@ def _serve(
     if path.exists() and not to.force:
         raise InputError(f"{path} exists; --force replaces it")
     to.out.mkdir(parents=True, exist_ok=True)
-    load = Load(tuple(sorted(set(concurrency))), isl, osl, rounds=rounds)
+    load = ClosedLoad(tuple(sorted(set(concurrency))), isl, osl, rounds=rounds)
     with ExitStack() as open_until_measured, counting("measuring") as at:
         if engine == "llama.cpp":
             started = serving(server or "llama-server", model, load, to.out / "server.log")
-            served: Served = LlamaCpp(open_until_measured.enter_context(started))
+            served: ServedEngine = LlamaCpp(open_until_measured.enter_context(started))
         else:
             place = _open(device)
             from rooflinekit.validate.vllm_load import LONGEST, vllm_serving
@@ -121,7 +121,7 @@ def _open(name: str | None) -> Device:
 
 def _check(place: Device) -> int:
     """Print every check; exit code 1 if any kernel is wrong."""
-    from rooflinekit.report.document import Table
+    from rooflinekit.report.document import CellTable
     from rooflinekit.validate.checks import run_checks
 
     with counting("checking") as progress:
@@ -132,7 +132,7 @@ def _check(place: Device) -> int:
         for r in results
     ]  # fmt: skip
     wrong, right = (sum(getattr(r, kind) for r in results) for kind in ("failed", "passed"))
-    lines = Table(["", "check", "error", "tolerance", ""], cells, left=(0, 1, 4)).text()
+    lines = CellTable(["", "check", "error", "tolerance", ""], cells, left=(0, 1, 4)).text()
     absent = f"; {len(results) - right - wrong} kernels are not installed here" if right + wrong < len(results) else ""
     emit("\n".join([*lines, "", f"{right} of {right + wrong} checks passed on {place.name}{absent}"]))
     return 1 if wrong else 0

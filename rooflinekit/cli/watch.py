@@ -18,12 +18,12 @@ from typing import Any, BinaryIO, cast
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from rooflinekit.cli.output import Output, note
+from rooflinekit.cli.output import CommandOutput, note
 from rooflinekit.evidence.benchmark_runs import Given
 from rooflinekit.evidence.exposition import (
     SCRAPED,
     GrowingLog,
-    Interval,
+    MeasuredInterval,
     Scrape,
     between,
     is_recording,
@@ -53,7 +53,7 @@ _CLEAR = "\x1b[H\x1b[2J"
 
 
 def watch(
-    sources: list[str], to: Output, once: bool = False, follow: bool = False, every: float = 60.0,
+    sources: list[str], to: CommandOutput, once: bool = False, follow: bool = False, every: float = 60.0,
     record: Path | None = None, update: Path | None = None, listen: int | None = None, **said: Any,
 ) -> int:  # fmt: skip
     """Watch until the sources end or somebody interrupts; returns the exit code."""
@@ -119,7 +119,7 @@ def _told_apart(sources: Sequence[str], follow: bool, running: bool) -> tuple[li
     return live, files, [log for log in started.values() if log is not None]
 
 
-def _read(paths: Sequence[Path]) -> Iterator[list[Interval]]:
+def _read(paths: Sequence[Path]) -> Iterator[list[MeasuredInterval]]:
     """Everything that files hold, at once."""
     yield sorted((each for path in paths for each in read_intervals(path)), key=attrgetter("end"))
 
@@ -145,7 +145,7 @@ def _updated(watcher: Watcher, update: Path | None) -> int:
     return 0
 
 
-def _intervals(addresses: Sequence[str], every: float, record: Path | None) -> Iterator[list[Interval]]:
+def _intervals(addresses: Sequence[str], every: float, record: Path | None) -> Iterator[list[MeasuredInterval]]:
     """Intervals between looks at all servers.
 
     All must answer the first look. Later, one that gives no metrics is said, and the others go on.
@@ -294,14 +294,14 @@ def _spans(path: Path, lines: Iterator[str]) -> Iterator[Mapping[str, Any]]:
         note(f"{path}: {lost} lines are no JSON objects, and are left out")
 
 
-def _followed(paths: Sequence[Path], every: float) -> Iterator[list[Interval]]:
+def _followed(paths: Sequence[Path], every: float) -> Iterator[list[MeasuredInterval]]:
     """The minutes of logs of requests that grow."""
     logs = [(_Tail(path), GrowingLog(path.name)) for path in paths]
     with ExitStack() as opened:
         for tail, _ in logs:
             opened.callback(tail.close)
         while True:
-            begun, found = time.monotonic(), list[Interval]()
+            begun, found = time.monotonic(), list[MeasuredInterval]()
             for tail, log in logs:
                 if new := list(_spans(tail.path, tail.lines())):
                     try:

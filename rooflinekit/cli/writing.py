@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.cli.command import MAYBE_MODEL, Argument, command
-from rooflinekit.cli.output import Output, emit, note, working
+from rooflinekit.cli.output import CommandOutput, emit, note, working
 from rooflinekit.estimation import scenario as tables
 from rooflinekit.estimation.options import options_of
 from rooflinekit.model.types.errors import InputError, nearest_of
@@ -16,14 +16,13 @@ if TYPE_CHECKING:
 
 
 @command(
-    tables.Written, tables.PageOptions, tables.Accelerator, tables.Scenario, tables.Pictures,
+    tables.WrittenOptions, tables.PageOptions, tables.AcceleratorOptions, tables.Scenario, tables.Pictures,
     arguments={"model": MAYBE_MODEL}, leave=("allow_oom", "format"),
 )  # fmt: skip
 def report(
-    model: str | None, *, to: Output, plan: Path | None = None, sweep: Path | None = None, against: str | None = None,
-    simulate: int | None = None, models: list[str] | None = None, gpus: list[str] | None = None,
-    engines: list[str] | None = None, price: Any = None,
-    **scenario: Any,
+    model: str | None, *, to: CommandOutput, plan: Path | None = None, sweep: Path | None = None,
+    against: str | None = None, simulate: int | None = None, models: list[str] | None = None,
+    gpus: list[str] | None = None, engines: list[str] | None = None, price: Any = None, **scenario: Any,
 ) -> None:  # fmt: skip
     """Write one self-contained HTML page on a deployment, a comparison, a plan or a sweep, with live sliders."""
     from rooflinekit.estimation.estimator import estimate as predict
@@ -62,7 +61,7 @@ def _simulated(model: str, requests: int | None, scenario: dict[str, Any]) -> Ou
         return None
     if "rate" not in scenario and "concurrency" not in scenario:
         raise InputError("--simulate needs a load: add --rate or --concurrency")
-    known = {key: value for key, value in scenario.items() if key in ("gpu", *options_of(tables.Simulation))}
+    known = {key: value for key, value in scenario.items() if key in ("gpu", *options_of(tables.SimulationOptions))}
     return run(model, **known | {"requests": requests})
 
 
@@ -75,11 +74,11 @@ _SHOWN = 3  # reasons that are printed; the sheet Notes has all
 
 
 @command(  # the lists of a workbook count where a deployment has one value, and come first in the help
-    tables.Written, tables.Workbook, tables.Prefix, tables.Seeing, tables.Speculation, tables.RequestsOptions,
-    tables.Workbook, leave=("format",),
+    tables.WrittenOptions, tables.Workbook, tables.Prefix, tables.Seeing, tables.SpeculationOptions,
+    tables.RequestsOptions, tables.Workbook, leave=("format",),
     arguments={"models": Argument("Models to offer, as --model takes them.", False, many=True, complete="model")},
 )  # fmt: skip
-def workbook(models: list[str], *, to: Output, **said: Any) -> None:
+def workbook(models: list[str], *, to: CommandOutput, **said: Any) -> None:
     """Write a capacity workbook (.xlsx) whose formulas are live: results, sweeps, fleet and cost."""
     from rooflinekit.decision.economics.price import price_among, priced_names
     from rooflinekit.report.workbook import Choices, Planned, write_workbook
@@ -119,7 +118,7 @@ _HOST, _PORT, _SECONDS = "127.0.0.1", 8000, 30.0
 
 @command(tables.Serving, arguments={})
 def serve(
-    *, to: Output, host: str = _HOST, port: int = _PORT, workers: int | None = None, site: Path | None = None,
+    *, to: CommandOutput, host: str = _HOST, port: int = _PORT, workers: int | None = None, site: Path | None = None,
     seconds: float | None = None, engine_of: str | None = None, time: str | None = None, streams: int | None = None,
 ) -> None:  # fmt: skip
     """Answer questions over HTTP: JSON in, JSON out, described at /openapi.json; charts for a browser at /.
@@ -177,7 +176,7 @@ def _options(told: str) -> dict[str, Any]:
         words = shlex.split(told)
     except ValueError as error:
         raise InputError(f"--engine-of {told!r}: {error}") from None
-    shown = {name: option for name, option in simulated.options.items() if name not in Output._fields}
+    shown = {name: option for name, option in simulated.options.items() if name not in CommandOutput._fields}
     for word in (word.partition("=")[0] for word in words if word.startswith("-")):
         name = simulated.aliases.get(word, word).removeprefix("--").replace("-", "_")
         if name not in shown or not word.startswith("--"):
@@ -192,7 +191,7 @@ def _options(told: str) -> dict[str, Any]:
 
 
 @command(tables.Answering, arguments={})
-def mcp(*, to: Output, seconds: float = _SECONDS) -> None:
+def mcp(*, to: CommandOutput, seconds: float = _SECONDS) -> None:
     """Answer an assistant over standard input and output, by the Model Context Protocol."""
     from rooflinekit.ops.assistants import run
 

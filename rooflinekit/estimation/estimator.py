@@ -172,11 +172,7 @@ def question_of(answer: Estimate) -> Question | None:
 
 
 def read_deployment(scenario: Mapping[str, Any]) -> Deployment:
-    """Build a deployment from keywords.
-
-    Raises InputError for an unknown keyword, WorkloadError for a degree that is not a whole number of at least 1,
-    DtypeError and UnknownNameError for formats and engines nobody knows.
-    """
+    """Build a deployment from keywords."""
     given = read(Placed, scenario)
     chosen = part_of(given, Deployment.__dataclass_fields__)
     chosen |= {

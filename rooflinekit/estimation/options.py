@@ -66,8 +66,6 @@ def quantity(text: str, unit: str = "") -> float:
     (2000.0, 2000.0, 20.0, 1500.0, 0.2)
     >>> quantity("$7300 a month", "USD/h"), quantity("EUR2.5@1.2", "USD/h")
     (10.0, 3.0)
-
-    Raises ValueError for anything else.
     """
     word = text.strip()
     if unit.startswith("USD") and _CURRENCY.search(word):
@@ -100,7 +98,7 @@ class Unit(NamedTuple):
     example: str = ""
 
 
-class Option:
+class OptionRow:
     """One thing that a user can say: a row of the table of options.
 
     default: None where it depends on other things, and `usual` says on which. unit: one that is known, or a `Unit`,
@@ -128,10 +126,7 @@ class Option:
         self.type: Any = None
 
     def parse(self, text: str) -> Any:
-        """A text of the command line or of a cell as the value that Python takes.
-
-        Raises ValueError, or InputError, for a text that is none.
-        """
+        """A text of the command line or of a cell as the value that Python takes."""
         match self.kind:
             case "count" | "loose count":  # of a loose one, whoever takes it checks the bounds
                 return self._whole(text)
@@ -160,10 +155,10 @@ class Option:
             case _:
                 return text
 
-    def axis(self) -> Option:
+    def axis(self) -> OptionRow:
         """The option with a list of values."""
         usual = self.usual if self.default is None or self.default is False else str(self.default)
-        made = Option(self.help, usual=usual, also=self.also, complete=self.complete, kind="list", metavar="LIST")
+        made = OptionRow(self.help, usual=usual, also=self.also, complete=self.complete, kind="list", metavar="LIST")
         made.group, made.hidden, made.type = self.group, self.hidden, self.type
         return made
 
@@ -178,10 +173,7 @@ class Option:
         return _WORDS.get(self.kind) or {"": "NUMBER", "share": "SHARE"}.get(self.unit, self.unit)
 
     def joined(self, name: str, values: list[Any]) -> Any:
-        """The values of an option that was repeated: `name=number` each, or the last.
-
-        Raises InputError for one name twice.
-        """
+        """The values of an option that was repeated: `name=number` each, or the last."""
         if not all(isinstance(value, Mapping) for value in values):
             if self.kind == "price" and len(values) > 1:
                 raise InputError(f"{name} is one number, one file, or name=number for each; not several of them")
@@ -229,10 +221,7 @@ class Option:
         return int(value)
 
     def check(self, name: str, value: Any) -> Any:
-        """A value that a user gave.
-
-        Raises WorkloadError for one that makes no sense.
-        """
+        """A value that a user gave."""
         match self.kind:
             case "count":
                 return self._count(name, value)
@@ -305,11 +294,11 @@ def _plain(word: str) -> str:
 
 
 @cache
-def options_of(table: Any) -> dict[str, Option]:
-    """The rows of a table, by their names; `table` is a TypedDict whose every type carries its `Option`."""
+def options_of(table: Any) -> dict[str, OptionRow]:
+    """The rows of a table, by their names; `table` is a TypedDict whose every type carries its `OptionRow`."""
     found = {}
     for name, annotated in table.__annotations__.items():
-        option: Option = annotated.__metadata__[0]
+        option: OptionRow = annotated.__metadata__[0]
         option.type = annotated.__origin__
         option.kind = option.kind or _kind(option.type)
         option.bound()
@@ -332,11 +321,7 @@ def _aliases(table: Any) -> dict[str, str]:
 
 
 def read(table: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The keywords that were given, by their present names and checked; None leaves a keyword to its default.
-
-    Raises InputError for a keyword that the table does not have, or for two names of one; WorkloadError for a value
-    that makes no sense.
-    """
+    """The keywords that were given, by their present names and checked; None leaves a keyword to its default."""
     known, aliases, found = options_of(table), _aliases(table), {}
     for key, value in given.items():
         name = aliases.get(key, key)
@@ -357,7 +342,7 @@ def number_of(name: str, value: Any) -> float:
         number = quantity(value, "share") if isinstance(value, str) else value
     except ValueError:
         number = value
-    return float(Option("", kind="number", most=1.0).check(name, number))
+    return float(OptionRow("", kind="number", most=1.0).check(name, number))
 
 
 def model_of(table: Any, leave: Iterable[str] = (), **more: Any) -> type[BaseModel]:
@@ -379,7 +364,7 @@ def model_of(table: Any, leave: Iterable[str] = (), **more: Any) -> type[BaseMod
     return create_model(table.__name__, __config__=ConfigDict(extra="forbid"), **fields)
 
 
-def _checked(name: str, option: Option, value: Any) -> Any:
+def _checked(name: str, option: OptionRow, value: Any) -> Any:
     return None if value is None else option.check(name, value)
 
 

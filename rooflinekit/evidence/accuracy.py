@@ -167,8 +167,6 @@ def kernel_accuracy(
     A row that cannot be answered (an unknown accelerator, a format it lacks) is counted with its reason. A column
     `power_w` is scored too, each kernel in its measured time, where three readings or more stand behind it
     (`samples_min`).
-
-    Raises SpecError for a file that is no kernel table or holds no kernels, and what loading a calibration raises.
     """
     unanswered: Counter[str] = Counter()
     given = calibration if calibration in (None, "none") else load_calibration(calibration)
@@ -251,10 +249,7 @@ def timed_with(
 def timed_rows(
     group: Group, system: System, calibration: Calibration | None
 ) -> tuple[Measured, tuple[KernelTime, ...]]:
-    """The rows as kernels, and the times of each kernel by the fit of the group's key.
-
-    Raises DtypeError for a format that the accelerator lacks.
-    """
+    """The rows as kernels, and the times of each kernel by the fit of the group's key."""
     rows = group.on(system.accelerator).rows(calibration)
     family, dtype, *variant = group.key.split("/")
     label = "/".join(variant)

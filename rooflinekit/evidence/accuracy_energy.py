@@ -61,8 +61,6 @@ def energy_accuracy(
     the share of the time in which its boards work; without one the predicted times do. A row that cannot be answered
     counts with its reason. Power of whole computers (`power_kind` wall_peak, node_mean …) is not a board's and is left
     to no answer. Other columns than `model`, `gpu` and one of the two metrics may be absent.
-
-    Raises SpecError for a file that is no table of runs.
     """
     unanswered: Counter[str] = Counter()
     rows = []
@@ -113,10 +111,7 @@ def _measured(run: Mapping[str, Any]) -> tuple[float | None, float | None]:
 def predict_run(
     run: Mapping[str, Any], calibration: str | None = None
 ) -> tuple[dict[str, tuple[float, float, float]], str]:
-    """Predicted metrics of one run, each with the ends of its 90 % interval, and the calibration that was used.
-
-    Raises InputError (and its kinds) for a run that cannot be answered.
-    """
+    """Predicted metrics of one run, each with the ends of its 90 % interval, and the calibration that was used."""
     for name in _WORK:
         value = number_or(run.get(name), math.nan, -math.inf, sys.float_info.max)
         if abs(value) > _MOST or 0.0 < abs(value) < 1.0 / _MOST:
@@ -166,10 +161,7 @@ def _between(run: Mapping[str, Any]) -> float | None:
 
 
 def _running(run: Mapping[str, Any]) -> float:
-    """Sequences in the steps of all boards: as stated, by Little's law, or as many as the server takes.
-
-    Raises InputError where the row has none of these.
-    """
+    """Sequences in the steps of all boards: as stated, by Little's law, or as many as the server takes."""
     rate, between, most = _number(run, "output_tok_s_total"), _between(run), _number(run, "max_num_seqs")
     little = max(rate * between / 1e3, 1.0) if rate and between else None
     found = _number(run, "mean_running") or little or (most * (_number(run, "pp") or 1.0) if most else None)

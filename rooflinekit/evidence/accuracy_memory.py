@@ -82,10 +82,7 @@ class StartUpSetup:
 
 
 def read_memory_tables(files: Sequence[Path]) -> list[StartUpRun]:
-    """The runs of some tables.
-
-    Raises SpecError for a file that is no memory table, or a quantity that is not one.
-    """
+    """The runs of some tables."""
     found = []
     for path in files:
         table = read_table(path, _COLUMNS, "memory table", text=True)
@@ -103,10 +100,7 @@ def read_memory_tables(files: Sequence[Path]) -> list[StartUpRun]:
 
 
 def setup_of(run: StartUpRun) -> StartUpSetup:
-    """Deployment of a start-up.
-
-    Raises UnknownNameError for a model or engine that nobody knows, and InputError for settings that make no sense.
-    """
+    """Deployment of a start-up."""
     facts = run.facts
     engine = _ENGINES.get(run.engine, run.engine)
     told = facts.get("weight_dtype", "").lower()
@@ -207,8 +201,6 @@ def memory_accuracy(files: Sequence[Path], progress: Callable[[str], None] | Non
 
     A row that cannot be answered (an unknown model, an accelerator whose memory nobody knows) is counted with its
     reason.
-
-    Raises SpecError for a file that is no memory table.
     """
     unanswered: Counter[str] = Counter()
     rows = []
@@ -249,8 +241,6 @@ def predict_run(setup: StartUpSetup, engine: Engine) -> dict[str, float]:
 
     An engine without a memory fraction (llama.cpp) has a cache of the longest sequence in place of a pool; its weights
     and its cache may be those of different accelerators.
-
-    Raises InputError (and its kinds) for a deployment that makes no sense.
     """
     memory = memory_of(setup, engine)
     found = {

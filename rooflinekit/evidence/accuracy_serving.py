@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,8 +22,7 @@ from rooflinekit.estimation.scenario import Placed
 from rooflinekit.evidence.accuracy import Accuracy, scored, signature
 from rooflinekit.evidence.benchmark_runs import Given
 from rooflinekit.evidence.compare import compare_runs
-from rooflinekit.evidence.measured import Measurement, is_benchmark, read_measurements
-from rooflinekit.evidence.trtllm_bench import bench_limits
+from rooflinekit.evidence.measured import MeasuredRun, is_benchmark, read_measurements
 from rooflinekit.load.answer import STEADY, AskedLoad, LoadPlay, play_load
 from rooflinekit.load.compiled import prepare
 from rooflinekit.load.lengths import MOST_TOKENS, Fixed, Length, Uniform, parse_length, spread_length
@@ -36,6 +36,7 @@ from rooflinekit.model.types.deployment import ENGINES, unknown_engine
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
 from rooflinekit.model.types.engine import Engine
 from rooflinekit.model.types.errors import DoesNotFitError, RooflinekitError, WorkloadError
+from rooflinekit.model.types.model import Attention
 from rooflinekit.model.types.numeric import Array, Numeric
 from rooflinekit.model.types.speculation import Speculation, expected_tokens
 from rooflinekit.model.types.time import ENDS, Time
@@ -46,6 +47,52 @@ from rooflinekit.specs.delimited import read_table
 from rooflinekit.specs.engines import engine_names, engine_version_of
 from rooflinekit.specs.foreign import MOST
 from rooflinekit.specs.places import shipped_path
+
+_TUNED = {Dtype.BF16: 1.0, Dtype.FP16: 1.0, Dtype.FP8: 1.0, Dtype.FP8_BLOCK: 1.0, Dtype.NVFP4: 0.5}
+"""Formats with rules, and bytes that it counts for one of the checkpoint: 4-bit weights, packed in pairs, for half."""
+
+_UNTUNED = 2048, 8192  # of other formats, as TensorRT-LLM's BuildConfig says
+_SHARE = 0.95  # of the memory that weights leave
+_MOST_SEQUENCES, _MOST_TOKENS = 4096, 32768
+_TOKEN_STEPS = (4096, 256), (8192, 512), (_MOST_TOKENS, 1024)
+_BATCH_STEPS = (256, 32), (1024, 128), (_MOST_SEQUENCES, 256)
+
+
+def bench_limits(predictor: Predictor, isl: float, osl: float) -> tuple[int, int] | None:
+    """Sequences that one pipeline stage and attention replica runs at once, and tokens of a step, at the most.
+
+    None for models whose cache is not keys and values of heads: it takes the width of a head from config.json, which
+    has none for latent attention.
+    """
+    plan = predictor.plan
+    model, deployment = plan.model, plan.deployment
+    weights = plan.precision.weights_of(model.matrices[-1])
+    mixers = [(layer.mixer, count) for layer, count in model.layer_counts.items() if layer.mixer is not None]
+    heads = [(mixer, count) for mixer, count in mixers if isinstance(mixer, Attention)]
+    if len(heads) < len(mixers):
+        return None
+    if weights not in _TUNED:
+        batch, tokens = _UNTUNED
+    else:
+        ranks, each = deployment.tp * deployment.dp, plan.precision.kv.bytes
+        token = sum(2 * count * max(ranks, mixer.kv_heads) * mixer.head_dim * each for mixer, count in heads)
+        size = _TUNED[weights] * float(predictor.memory.evaluate(1.0, isl + osl, isl).weight_bytes)
+        room = _SHARE * deployment.gpus * (float(plan.system.accelerator.memory_bytes) - size)
+        sequences = min(room / (token * (isl + osl)), _MOST_SEQUENCES) / deployment.pp
+        batch = max(_rounded_up(sequences, _BATCH_STEPS), 64)
+        tokens = max(_rounded_up(min(sequences * (1.0 + isl / osl), _MOST_TOKENS), _TOKEN_STEPS), 2048)
+    return batch, max(tokens, ceil(isl) + batch)
+
+
+def _rounded_up(value: float, steps: tuple[tuple[int, int], ...]) -> int:
+    """To a multiple of the step that holds for values of this size.
+
+    >>> [_rounded_up(value, _BATCH_STEPS) for value in (190.0, 300.0, 1770.0)]
+    [192, 384, 1792]
+    """
+    step = next(step for most, step in steps if value < most or most == steps[-1][0])
+    return step * ceil(value / step)
+
 
 TIMES = ("ttft", "tpot", "e2e")
 QUANTILE_METRICS = {f"{time}_{name}_ms": (time, share) for time in TIMES for name, share in PERCENTILES.items()}
@@ -303,8 +350,6 @@ def serving_accuracy(
 
     `calibration` is a name, a path, "none" for the datasheet bound, or None for the one that `estimate` would take.
     A row that cannot be answered is counted with its reason.
-
-    Raises SpecError for a file that is no serving table.
     """
     unanswered: Counter[str] = Counter()
     told = progress or (lambda _: None)
@@ -320,7 +365,7 @@ def _compared(path: Path, calibration: str | None, unanswered: Counter[str]) -> 
     """Figures of a benchmark client as rows with predictions; runs that lack facts are counted with what they lack."""
     given, rows = Given(calibration=calibration), list[dict[str, Any]]()
     for entry in read_measurements(path):
-        if not isinstance(entry, Measurement):
+        if not isinstance(entry, MeasuredRun):
             continue
         try:
             found = compare_runs([entry], given, {}).runs[0]

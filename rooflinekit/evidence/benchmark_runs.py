@@ -11,8 +11,8 @@ from typing import Any
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.estimation.loaded import load_notes
 from rooflinekit.estimation.options import options_of, part_of, read
-from rooflinekit.estimation.scenario import Served, Steps
-from rooflinekit.evidence.measured import Facts, Measurement, Spread, StartUp
+from rooflinekit.estimation.scenario import ServedOptions, Steps
+from rooflinekit.evidence.measured import MeasuredRun, MeasuredSpread, RunFacts, StartUp
 from rooflinekit.evidence.startup import known_model
 from rooflinekit.load.answer import AskedLoad, LoadPlay, play_load
 from rooflinekit.load.lengths import MOST_TOKENS, Fixed, Length, LogNormal
@@ -67,10 +67,7 @@ class LoadPrediction:
 
 
 def predict_load(predictor: Predictor, asked: AskedLoad, scheduler: Scheduler | None = None) -> LoadPrediction:
-    """A load as it is played, told apart as a comparison needs it.
-
-    Raises DoesNotFitError if not one such request fits.
-    """
+    """A load as it is played, told apart as a comparison needs it."""
     found = play_load(predictor, asked, scheduler)
     ttft, tpot, e2e = found.times()
     parts = asdict(found.tokens) | found.played.first_parts._asdict()
@@ -178,7 +175,7 @@ class Given:
     prompts: different ones that the client sent again and again (0: no two were equal).
     """
 
-    facts: Facts = field(default_factory=Facts)
+    facts: RunFacts = field(default_factory=RunFacts)
     deployment: Mapping[str, Any] = field(default_factory=dict)
     calibration: str | None = None
     replicas: int | None = None
@@ -187,26 +184,26 @@ class Given:
     @classmethod
     def of(cls, **said: Any) -> Given:
         """Read keywords of one level; raises WorkloadError and InputError for what makes no sense."""
-        known = read(Served, said)
+        known = read(ServedOptions, said)
         if "rate" in known and "concurrency" in known:
             raise InputError("--concurrency is a closed loop and --rate an open one; give one of them")
         split, replicas = part_of(known, _SPLIT), known.get("replicas")
-        known = {name: option.default for name, option in options_of(Served).items()} | known
-        return cls(Facts(**part_of(known, _FACTS)), split, known["calibration"], replicas, known["seed_reuse"] or 0)
+        known = {name: option.default for name, option in options_of(ServedOptions).items()} | known
+        return cls(RunFacts(**part_of(known, _FACTS)), split, known["calibration"], replicas, known["seed_reuse"] or 0)
 
-    def copies(self, run: Measurement) -> int:
+    def copies(self, run: MeasuredRun) -> int:
         """Copies of the deployment that a run measured."""
         return self.replicas or run.servers
 
     def refuse_beside(self, name: str) -> None:
         """Raise InputError for what a file of whole steps says itself: all but the accelerator."""
-        said = {each for each, value in asdict(self.facts).items() if value not in (None, asdict(Facts())[each])}
+        said = {each for each, value in asdict(self.facts).items() if value not in (None, asdict(RunFacts())[each])}
         said |= set(self.deployment) | ({"replicas"} if self.replicas not in (None, 1) else set())
         if others := said - {"gpu"}:
             option = min(others).replace("_", "-")
             raise InputError(f"{name} says itself how its steps ran; leave --{option} out")
 
-    def assuming(self, prediction: Measurement) -> Given:
+    def assuming(self, prediction: MeasuredRun) -> Given:
         """Fill gaps with what a prediction assumes where the user says nothing."""
         read = prediction.facts
         facts = {name: getattr(read, name) for name in _FACTS if getattr(self.facts, name) is None}
@@ -215,7 +212,7 @@ class Given:
         stated = _stated(load_model(str(read.model)).value, dict(prediction.deployment), self)
         return replace(self, facts=replace(self.facts, **facts), deployment=stated | dict(self.deployment))
 
-    def with_logs(self, entries: Sequence[Measurement | StartUp]) -> Given:
+    def with_logs(self, entries: Sequence[MeasuredRun | StartUp]) -> Given:
         """Fill gaps with what start-up logs among the entries say where the user says nothing, and logs agree."""
         logs = [entry for entry in entries if isinstance(entry, StartUp)]
         told = {name: {getattr(log.facts, name) for log in logs} for name in ("model", "engine", "tp", "max_num_seqs")}
@@ -233,8 +230,8 @@ class Posed:
     work: the static batch, of a step that was measured without a load. assumed: what neither file nor user says.
     """
 
-    run: Measurement
-    facts: Facts
+    run: MeasuredRun
+    facts: RunFacts
     resolved: Resolved
     load: AskedLoad
     scheduler: Scheduler = field(default_factory=Scheduler)
@@ -249,10 +246,7 @@ class Posed:
         return predict_load(predictor, self.load, self.scheduler)
 
     def limits(self) -> tuple[dict[str, float], float]:
-        """Bounds that nothing can beat, as `LoadPrediction.bounds`, and sequences in steps of one replica.
-
-        Raises DoesNotFitError if not one such request fits.
-        """
+        """Bounds that nothing can beat, as `LoadPrediction.bounds`, and sequences in steps of one replica."""
         if self.work is not None:
             return dict(predict_static(self.resolved.predictor, self.work).bounds), float(self.work.batch)
         found = play_load(self.resolved.predictor, self.load, self.scheduler)
@@ -263,7 +257,7 @@ Kept = dict[tuple[Any, ...], Resolved]
 """Deployments that were resolved before."""
 
 
-def pose(run: Measurement, given: Given, room: int | None = None, kept: Kept | None = None) -> Posed:
+def pose(run: MeasuredRun, given: Given, room: int | None = None, kept: Kept | None = None) -> Posed:
     """The question that a run answers; `room` is the tokens that the engine's cache held, where a log says so.
 
     kept: deployments that were resolved before with the same `given`; a new one is added. A file that knows but the sum
@@ -271,15 +265,13 @@ def pose(run: Measurement, given: Given, room: int | None = None, kept: Kept | N
 
     A server that counts tokens alone has their rate over their mean number as its rate, and the requests that wait for
     their first token over that as TTFT (Little's law).
-
-    Raises InputError for facts that are missing, and whatever `resolve` raises.
     """
     read, osl = run.facts, given.facts.osl or run.facts.osl
     counts = read.rate is None and run.tool == "llamacpp metrics" and run.output_tok_s
     if counts and osl:
         read = replace(read, rate=counts / osl)
     if run.ttft.mean is None and run.unbegun is not None and read.rate:
-        run = replace(run, ttft=Spread(mean=1e3 * run.unbegun / read.rate))
+        run = replace(run, ttft=MeasuredSpread(mean=1e3 * run.unbegun / read.rate))
     if run.total:
         read = _divided(run, read, given.facts)
     facts = known_facts(run.source, read, given.facts, (*_OPTIONS, "" if counts else "load"))
@@ -298,7 +290,7 @@ def pose(run: Measurement, given: Given, room: int | None = None, kept: Kept | N
         cached=min(round((facts.hits or 0.0) * isl), isl - 1),  # the last token is always computed
         prompts=given.prompts,
     )  # fmt: skip
-    served = Facts(facts.model, facts.gpu, facts.engine, facts.tp, max_num_seqs=facts.max_num_seqs)
+    served = RunFacts(facts.model, facts.gpu, facts.engine, facts.tp, max_num_seqs=facts.max_num_seqs)
     kept, key = {} if kept is None else kept, (served, run.deployment)
     if key not in kept:
         kept[key] = resolve_facts(served, given, dict(run.deployment))
@@ -310,7 +302,7 @@ def pose(run: Measurement, given: Given, room: int | None = None, kept: Kept | N
     return Posed(run, facts, kept[key], load, scheduler, work, assumed)
 
 
-def _divided(run: Measurement, read: Facts, said: Facts) -> Facts:
+def _divided(run: MeasuredRun, read: RunFacts, said: RunFacts) -> RunFacts:
     """Lengths of a run whose file knows but their sum, where the user says one of them. Raises InputError."""
     isl, osl, total = said.isl or read.isl, said.osl or read.osl, run.total or 0.0
     told = f"{run.source}: requests have {total:.4g} tokens in and out"
@@ -336,17 +328,14 @@ def listed(failed: dict[str, RooflinekitError], name: str) -> Iterator[None]:
         failed[name] = error
 
 
-def room_of(entries: Sequence[Measurement | StartUp]) -> int | None:
+def room_of(entries: Sequence[MeasuredRun | StartUp]) -> int | None:
     """Tokens that the cache held, by the start-up logs among the entries."""
     return min((entry.kv_tokens for entry in entries if isinstance(entry, StartUp) and entry.kv_tokens), default=None)
 
 
-def known_facts(source: str, read: Facts, given: Facts, needed: Sequence[str]) -> Facts:
-    """Facts of the file under those of the user.
-
-    Raises InputError naming the options for all that is still missing.
-    """
-    own = {entry.name: getattr(given, entry.name) for entry in fields(Facts) if entry.name != "cv"}
+def known_facts(source: str, read: RunFacts, given: RunFacts, needed: Sequence[str]) -> RunFacts:
+    """Facts of the file under those of the user."""
+    own = {entry.name: getattr(given, entry.name) for entry in fields(RunFacts) if entry.name != "cv"}
     known = replace(read, **{name: value for name, value in own.items() if value is not None})
     if given.rate is not None or given.concurrency is not None:
         known = replace(known, rate=given.rate, concurrency=given.concurrency)
@@ -359,11 +348,8 @@ def known_facts(source: str, read: Facts, given: Facts, needed: Sequence[str]) -
     return replace(known, engine=known.engine or str(_USUAL["engine"]), tp=known.tp or 1)
 
 
-def resolve_facts(facts: Facts, given: Given, stated: Mapping[str, Any] | None = None) -> Resolved:
-    """Model, accelerator and deployment of a run; stated: what its file says of formats, limits and degrees.
-
-    Raises InputError for a model that only its server knows.
-    """
+def resolve_facts(facts: RunFacts, given: Given, stated: Mapping[str, Any] | None = None) -> Resolved:
+    """Model, accelerator and deployment of a run; stated: what its file says of formats, limits and degrees."""
     name = str(facts.model)
     if given.facts.model is None:  # a server may call its model whatever it likes
         if (read := known_model(name)) is None:

@@ -83,10 +83,7 @@ def shown_power(rows: PoweredRows, accelerator: Accelerator, law: PowerLaw) -> A
 def power_of(
     group: Group, accelerator: Accelerator, calibration: Calibration | None = None
 ) -> tuple[Array, Array, Array, Array]:
-    """Measured power of the rows with enough readings, the prediction, and both ends of its interval [W].
-
-    Raises InputError where the accelerator has no rated power.
-    """
+    """Measured power of the rows with enough readings, the prediction, and both ends of its interval [W]."""
     law = accelerator.power
     if law is None:
         raise InputError(f"{accelerator.name} has no rated power (power.tdp) in its file")

@@ -21,7 +21,7 @@ from rooflinekit.evidence.benchmark_runs import (
     room_of,
 )
 from rooflinekit.evidence.kernel_fit.groups import read_measurements as read_rows
-from rooflinekit.evidence.measured import Facts, Measurement, StartUp, is_of_harness, read_measurements
+from rooflinekit.evidence.measured import MeasuredRun, RunFacts, StartUp, is_of_harness, read_measurements
 from rooflinekit.evidence.measurement import PREDICTED
 from rooflinekit.evidence.steps import compare_model, read_steps
 from rooflinekit.evidence.why import Why, explain, told
@@ -34,8 +34,8 @@ from rooflinekit.specs import load_accelerator
 from rooflinekit.version import __version__
 
 __all__ = [
-    "CAUSES", "Comparison", "Gap", "Given", "Metric", "Run", "attribute", "beaten", "compare", "compare_runs", "doubts",
-    "metrics_of",
+    "CAUSES", "ComparedMetric", "ComparedRun", "Comparison", "Gap", "Given", "attribute", "beaten", "compare",
+    "compare_runs", "doubts", "metrics_of",
 ]  # fmt: skip
 
 CAUSES = ("step", "interference", "queue", "protocol")
@@ -75,7 +75,7 @@ class Gap:
         return {name: value for name, value in asdict(self).items() if name != "notes"}
 
 
-def attribute(run: Measurement, expected: LoadPrediction, load: AskedLoad) -> Gap | None:
+def attribute(run: MeasuredRun, expected: LoadPrediction, load: AskedLoad) -> Gap | None:
     """Divide the gap of E2EL = TTFT + (osl − 1) · TPOT.
 
     The median gap between tokens is a step without a prefill as long as few steps hold one, and the smallest TTFT is a
@@ -111,7 +111,7 @@ def attribute(run: Measurement, expected: LoadPrediction, load: AskedLoad) -> Ga
 
 
 @dataclass(frozen=True)
-class Metric:
+class ComparedMetric:
     """One figure; `error` is (predicted − measured) / measured. `statistic` says what the file gave.
 
     low, high: ends of the 90 % interval, None where there is none; bound: what nothing can beat.
@@ -141,7 +141,7 @@ class Metric:
     def verdict(self) -> str:
         """Verdict on the measured value; empty without an interval.
 
-        >>> [Metric("tpot_ms", "mean", measured, 10.0, 9.0, 11.0).verdict for measured in (12.0, 10.5)]
+        >>> [ComparedMetric("tpot_ms", "mean", measured, 10.0, 9.0, 11.0).verdict for measured in (12.0, 10.5)]
         ['slower than 19 of 20 such runs', 'inside']
         """
         if self.impossible:
@@ -159,7 +159,7 @@ class Metric:
 
 
 @dataclass(frozen=True)
-class Run:
+class ComparedRun:
     """One measured run beside its prediction. `gap` is None where TTFT or TPOT was not measured.
 
     interval: both ends of the predicted times' 90 % intervals [ms]; evidence: what they rest on.
@@ -167,8 +167,8 @@ class Run:
 
     source: str
     tool: str
-    facts: Facts
-    metrics: tuple[Metric, ...]
+    facts: RunFacts
+    metrics: tuple[ComparedMetric, ...]
     gap: Gap | None
     notes: tuple[str, ...]
     calibration: dict[str, str] | None = None
@@ -196,7 +196,7 @@ class Run:
 class Comparison(Answer):
     """All runs of some files, and what could not be compared, with the reason."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[ComparedRun, ...]
     failed: Mapping[str, str]
 
 
@@ -238,7 +238,7 @@ def compare(
     """
     given = given or Given.of(**said)
     files = [files] if isinstance(files, (str, PathLike)) else files
-    entries: list[Measurement | StartUp] = []
+    entries: list[MeasuredRun | StartUp] = []
     ours: list[Path] = []
     failures: dict[str, RooflinekitError] = {}
     for path in map(Path, files):
@@ -247,23 +247,23 @@ def compare(
                 ours.append(path)
             else:
                 entries += read_measurements(path)
-    steps: list[Run] = []
+    steps: list[ComparedRun] = []
     for path in ours:
         with listed(failures, str(path)):
             steps += _steps(path, given, alone=not entries)
-    predicted = next((one for one in entries if isinstance(one, Measurement) and one.tool == PREDICTED), None)
-    stated = {entry.source: told(entry) for entry in entries if isinstance(entry, Measurement)}
+    predicted = next((one for one in entries if isinstance(one, MeasuredRun) and one.tool == PREDICTED), None)
+    stated = {entry.source: told(entry) for entry in entries if isinstance(entry, MeasuredRun)}
     if predicted is not None and len(entries) > 1:
         entries.remove(predicted)
         for number, entry in enumerate(entries):
-            if isinstance(entry, Measurement) and entry.tool == PREDICTED:
+            if isinstance(entry, MeasuredRun) and entry.tool == PREDICTED:
                 entries[number] = replace(entry, facts=predicted.facts, deployment=(), static=predicted.static)
         given = given.assuming(predicted)
     found = compare_runs(entries, given, failures, progress, steps)
     if not why:
         return found
     room, given = room_of(entries), given.with_logs(entries)
-    read = {entry.source: entry for entry in entries if isinstance(entry, Measurement)}
+    read = {entry.source: entry for entry in entries if isinstance(entry, MeasuredRun)}
     asked = [run.source in read and (why == "all" or not run.inside) for run in found.runs]
     runs = (replace(run, why=explain(read[run.source], given, room, stated[run.source])) if each else run
             for run, each in zip(found.runs, asked, strict=True))  # fmt: skip
@@ -271,11 +271,11 @@ def compare(
 
 
 def compare_runs(
-    entries: Sequence[Measurement | StartUp],
+    entries: Sequence[MeasuredRun | StartUp],
     given: Given,
     failures: dict[str, RooflinekitError],
     progress: Callable[[str], None] | None = None,
-    done: Sequence[Run] = (),
+    done: Sequence[ComparedRun] = (),
 ) -> Comparison:
     """Compare runs that have been read; `done` are compared already, `failures` is what has gone wrong so far."""
     room, runs, given = room_of(entries), list(done), given.with_logs(entries)
@@ -289,7 +289,7 @@ def compare_runs(
     return Comparison(tuple(runs), {name: str(error) for name, error in failures.items()})
 
 
-def _run(run: Measurement, given: Given, room: int | None) -> Run:
+def _run(run: MeasuredRun, given: Given, room: int | None) -> ComparedRun:
     posed = pose(run, given, room)
     resolved, load = posed.resolved, posed.load
     expected = posed.predict()
@@ -304,7 +304,7 @@ def _run(run: Measurement, given: Given, room: int | None) -> Run:
     notes = [*doubts(metrics, posed.work is None), *notes, *(gap.notes if gap else ())]
     if gap and min(gap.step_ms, gap.interference_ms, gap.queue_ms, gap.protocol_ms) < 0.0:
         notes.append(_NEGATIVE)
-    return Run(
+    return ComparedRun(
         run.source,
         run.tool,
         replace(posed.facts, model=resolved.plan.model.name, gpu=resolved.plan.system.accelerator.name),
@@ -318,7 +318,7 @@ def _run(run: Measurement, given: Given, room: int | None) -> Run:
     )
 
 
-def _with_small_cache(run: Measurement, given: Given, posed: Posed, expected: LoadPrediction) -> LoadPrediction | None:
+def _with_small_cache(run: MeasuredRun, given: Given, posed: Posed, expected: LoadPrediction) -> LoadPrediction | None:
     """The prediction with an 8-bit cache, where nobody says the format and all users have a place with that one alone.
 
     Published runs often leave the format out, and it decides whether first tokens wait for seconds.
@@ -333,7 +333,7 @@ def _with_small_cache(run: Measurement, given: Given, posed: Posed, expected: Lo
     return other if other.places >= users else None
 
 
-def _of_the_cache(run: Measurement, wide: LoadPrediction, small: LoadPrediction, users: int) -> str:
+def _of_the_cache(run: MeasuredRun, wide: LoadPrediction, small: LoadPrediction, users: int) -> str:
     """What a run says of the format of its cache."""
     room = f"{wide.places} of {users} users have a place in a 16-bit cache, and all in one of FP8"
     inside = [all(each.verdict == "inside" for each in metrics_of(run, expected)) for expected in (wide, small)]
@@ -342,7 +342,7 @@ def _of_the_cache(run: Measurement, wide: LoadPrediction, small: LoadPrediction,
     return f"nobody says the format of the cache (--kv): {room}; the intervals hold both"
 
 
-def metrics_of(run: Measurement, expected: LoadPrediction, ends: bool = True) -> tuple[Metric, ...]:
+def metrics_of(run: MeasuredRun, expected: LoadPrediction, ends: bool = True) -> tuple[ComparedMetric, ...]:
     """The figures that a file has, each beside its prediction, its interval and its bound."""
     pairs = (
         ("ttft_ms", *run.ttft.middle, expected.ttft_ms),
@@ -354,20 +354,20 @@ def metrics_of(run: Measurement, expected: LoadPrediction, ends: bool = True) ->
     for name, part, measured, predicted in pairs:
         if measured:
             low, high = expected.ends.get(name, (None, None)) if ends else (None, None)
-            found.append(Metric(name, part, measured, predicted, low, high, expected.bounds.get(name)))
+            found.append(ComparedMetric(name, part, measured, predicted, low, high, expected.bounds.get(name)))
     return tuple(found)
 
 
-def beaten(run: Measurement, bounds: Mapping[str, float]) -> list[Metric]:
+def beaten(run: MeasuredRun, bounds: Mapping[str, float]) -> list[ComparedMetric]:
     """The figures of a run that are better than bounds."""
     figures = {"ttft_ms": run.ttft.middle, "tpot_ms": run.tpot.middle, "e2e_ms": run.e2e.middle,
                "output_tok_s": ("mean", run.output_tok_s)}  # fmt: skip
-    found = [Metric(name, part, value, bounds[name], bound=bounds[name]) for name, (part, value) in figures.items()
-             if value and bounds.get(name)]  # fmt: skip
+    found = [ComparedMetric(name, part, value, bounds[name], bound=bounds[name])
+             for name, (part, value) in figures.items() if value and bounds.get(name)]  # fmt: skip
     return [each for each in found if each.impossible]
 
 
-def doubts(metrics: Sequence[Metric], served: bool = True) -> list[str]:
+def doubts(metrics: Sequence[ComparedMetric], served: bool = True) -> list[str]:
     """Suspicions about a measurement before the prediction: it beats the datasheet, or first tokens are too fast.
 
     served: by a server, which may keep prompts.
@@ -379,16 +379,13 @@ def doubts(metrics: Sequence[Metric], served: bool = True) -> list[str]:
     return said or ([_REPEATED] if early else [])
 
 
-def _figure(metric: Metric, value: float | None) -> str:
+def _figure(metric: ComparedMetric, value: float | None) -> str:
     value = value or 0.0
     return f"{value:,.0f} tok/s" if metric.metric == "output_tok_s" else format_time(value / 1e3)
 
 
-def _steps(path: Path, given: Given, alone: bool) -> list[Run]:
-    """Whole steps of a measurement file, each beside a static batch; `alone`: what is given is of no other file.
-
-    Raises InputError for a file without steps, and for facts that such a file says itself.
-    """
+def _steps(path: Path, given: Given, alone: bool) -> list[ComparedRun]:
+    """Whole steps of a measurement file, each beside a static batch; `alone`: what is given is of no other file."""
     steps = read_steps(path)
     if not steps:
         kernels = "; `accuracy kernels` sets its kernels beside the prediction" if read_rows(path).rows else ""
@@ -399,11 +396,11 @@ def _steps(path: Path, given: Given, alone: bool) -> list[Run]:
     gpu = given.facts.gpu or name
     other = () if gpu == name else _of_another(name, gpu)
     return [
-        Run(
+        ComparedRun(
             step.source, step.tool,
-            Facts(model=each.estimate.model, gpu=each.estimate.gpu, engine=each.estimate.engine, tp=1,
+            RunFacts(model=each.estimate.model, gpu=each.estimate.gpu, engine=each.estimate.engine, tp=1,
                   isl=each.point.context, osl=1 if each.point.phase == "prefill" else 2, concurrency=each.point.batch),
-            (Metric(each.point.metric, "median", each.measured_ms, each.predicted_ms),), None,
+            (ComparedMetric(each.point.metric, "median", each.measured_ms, each.predicted_ms),), None,
             (*([f"90 % interval {each.low_ms:.4g} to {each.high_ms:.4g} ms"] if each.estimate.interval else []), *other,
              *each.estimate.warnings),
             each.estimate.calibration, False,
@@ -424,7 +421,7 @@ def _of_another(name: str, gpu: str) -> tuple[str, ...]:
     return () if own == asked else (f"measured on {own} and predicted for {asked}",)
 
 
-def _memory(log: StartUp, given: Given) -> Run:
+def _memory(log: StartUp, given: Given) -> ComparedRun:
     """A start-up log: weights, pool, and cache a token, of one accelerator, as the engine was started."""
     unknown = log.called and not (log.facts.model or given.facts.model)
     called = f" (the log calls its model {log.called})" if unknown else ""
@@ -453,11 +450,11 @@ def _memory(log: StartUp, given: Given) -> Run:
         pairs.append(("kv_pool_tokens", log.kv_tokens, tokens))
     pairs += [("graph_bytes", log.graph_bytes, held.graph_bytes),
               ("activation_bytes", log.activation_bytes, float(held.activation_bytes))]  # fmt: skip
-    found = tuple(Metric(name, "log", measured, predicted) for name, measured, predicted in pairs
+    found = tuple(ComparedMetric(name, "log", measured, predicted) for name, measured, predicted in pairs
                   if measured and predicted > 0.0)  # fmt: skip
     named = replace(facts, model=plan.model.name, gpu=plan.system.accelerator.name)
     notes = (*_too_much(log, pool, float(held.capacity_bytes), named.gpu), *_cache_words(log), *resolved.warnings)
-    return Run(log.source, f"{facts.engine} start-up log", named, found, None, notes)
+    return ComparedRun(log.source, f"{facts.engine} start-up log", named, found, None, notes)
 
 
 def _too_much(log: StartUp, pool: float, capacity: float, gpu: str | None) -> list[str]:

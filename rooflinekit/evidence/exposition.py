@@ -18,7 +18,7 @@ from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from rooflinekit.evidence.measurement import Facts, Fields, Measurement, Spread
+from rooflinekit.evidence.measurement import Fields, MeasuredRun, MeasuredSpread, RunFacts
 from rooflinekit.load.lengths import MOST_TOKENS
 from rooflinekit.model.types.errors import InputError, SpecError
 from rooflinekit.specs.files import table_of
@@ -67,7 +67,7 @@ class Scrape:
 
 
 @dataclass(frozen=True)
-class Interval:
+class MeasuredInterval:
     """Measurements between two scrapes, or of the requests of one minute.
 
     run: the requests of it as a benchmark run; running, waiting: requests in the engine and before it; kv_use: share
@@ -77,7 +77,7 @@ class Interval:
 
     start: float
     end: float
-    run: Measurement
+    run: MeasuredRun
     running: float | None = None
     waiting: float | None = None
     kv_use: float | None = None
@@ -108,8 +108,6 @@ def read_scrape(text: str, time: float, source: str) -> Scrape:
 
     >>> read_scrape('vllm:num_requests_running{model_name="m"} 3.0', 0.0, "url").values
     {'running': 3.0}
-
-    Raises InputError without the package that reads it, SpecError for what is no exposition of a known engine.
     """
     values: dict[str, list[float]] = {}
     wrong: dict[str, str] = {}  # by the same names
@@ -161,10 +159,7 @@ def read_scrape(text: str, time: float, source: str) -> Scrape:
 
 
 def together(scrapes: Sequence[Scrape]) -> Scrape:
-    """Servers that share a load as one: what they count adds up, and their caches are used as on average.
-
-    Raises SpecError for servers of several engines or models.
-    """
+    """Servers that share a load as one: what they count adds up, and their caches are used as on average."""
     first = scrapes[0]
     for several in ({each.engine for each in scrapes}, {each.model for each in scrapes if each.model}):
         if len(several) > 1:
@@ -177,7 +172,7 @@ def together(scrapes: Sequence[Scrape]) -> Scrape:
     return replace(first, values=values, kv_tokens=tokens, servers=len(scrapes))
 
 
-def between(before: Mapping[str, Scrape], after: Mapping[str, Scrape], source: str) -> Interval | None:
+def between(before: Mapping[str, Scrape], after: Mapping[str, Scrape], source: str) -> MeasuredInterval | None:
     """The interval between two looks at servers that share a load, by their names: those of which both looks tell.
 
     None where each of them started anew, or no request came to its first token. Raises what `together` does.
@@ -194,7 +189,7 @@ def _began_anew(before: Scrape, after: Scrape) -> bool:
     return any(after.values.get(name, 0.0) < value for name, value in before.values.items() if name not in _GAUGES)
 
 
-def interval(before: Scrape, after: Scrape, source: str) -> Interval | None:
+def interval(before: Scrape, after: Scrape, source: str) -> MeasuredInterval | None:
     """The interval between two scrapes; None where a server started anew, or no request came to its first token."""
     if _began_anew(before, after):
         return None
@@ -206,9 +201,9 @@ def interval(before: Scrape, after: Scrape, source: str) -> Interval | None:
         count = grown.get(f"{quantity}.count", 0.0)
         return grown[f"{quantity}.sum"] / count if count > 0 and f"{quantity}.sum" in grown else None
 
-    def spread(quantity: str) -> Spread:
+    def spread(quantity: str) -> MeasuredSpread:
         middle = mean(quantity)
-        return Spread(mean=middle and 1e3 * middle, p50=None if middle else _median(grown, quantity))
+        return MeasuredSpread(mean=middle and 1e3 * middle, p50=None if middle else _median(grown, quantity))
 
     def ratio(above: str, below: str) -> float | None:
         return grown[above] / grown[below] if above in grown and grown.get(below, 0.0) > 0.0 else None
@@ -222,34 +217,31 @@ def interval(before: Scrape, after: Scrape, source: str) -> Interval | None:
     beyond_first = (e2e - ttft) / (osl - 1.0) if e2e and ttft and e2e > ttft and osl and osl > 1.0 else None
     gap = mean("gap") or ratio("gap_seconds", "output_tokens") or beyond_first
     first, whole = spread("ttft"), spread("e2e")
-    gaps = Spread(mean=1e3 * gap) if gap else spread("gap")
+    gaps = MeasuredSpread(mean=1e3 * gap) if gap else spread("gap")
     levels = {name: [value for each in (before, after) if not math.isnan(value := each.values.get(name, math.nan))]
               for name in _GAUGES}  # fmt: skip
     gauges = {name: sum(each) / len(each) for name, each in levels.items() if each}
-    facts = Facts(
+    facts = RunFacts(
         model=after.model, engine=_NAMES.get(after.engine, after.engine),
         isl=mean("isl") or (begun and grown.get("prompt_tokens", 0.0) / begun) or None,
         osl=osl or (ended and grown.get("output_tokens", 0.0) / ended) or None,
         rate=begun / seconds or None, hits=ratio("hits", "asked"),
     )  # fmt: skip
-    run = Measurement(
+    run = MeasuredRun(
         source, f"{after.engine} metrics", facts, first, gaps, e2e=whole,
         output_tok_s=grown.get("output_tokens", 0.0) / seconds or None, request_s=ended / seconds or None,
         unbegun=grown["prompt_seconds"] / seconds + gauges.get("waiting", 0.0) if "prompt_seconds" in grown else None,
         servers=after.servers,
     )  # fmt: skip
     preemptions, moving = grown.get("preemptions"), _moving(grown)
-    return Interval(
+    return MeasuredInterval(
         before.time, after.time, run, **gauges, preemptions=preemptions, kv_tokens=after.kv_tokens,
         moving_ms=moving and 1e3 * moving,
     )  # fmt: skip
 
 
-def read_page(source: str, text: str) -> Measurement:
-    """One look at a server, as what happened since it started; for how long is not known, so it has no rate.
-
-    Raises SpecError for a page that counts no request, or times none, and what `read_scrape` raises.
-    """
+def read_page(source: str, text: str) -> MeasuredRun:
+    """One look at a server, as what happened since it started; for how long is not known, so it has no rate."""
     look = read_scrape(text, math.inf, source)
     found = interval(replace(look, time=0.0, values={}), look, source)
     if found is None or not (found.run.ttft.middle[1] or found.run.tpot.middle[1] or found.run.e2e.middle[1]):
@@ -310,13 +302,11 @@ def scrape_text(text: str, time: float, address: str = "") -> str:
     return f"{SCRAPED}{stamp} {address}".rstrip() + f"\n{text.rstrip()}\n"
 
 
-def read_recording(source: str, text: str) -> list[Interval]:
+def read_recording(source: str, text: str) -> list[MeasuredInterval]:
     """The intervals of a recording, in order of time.
 
     Scrapes that their writer did not finish are left out. So are, with a note, those that cannot be read, and one whose
     time does not lie between those of its neighbours. Where the clock was set back, the interval of that moment is.
-
-    Raises SpecError for fewer than two scrapes that can be read, or servers that share no load.
     """
     looks: list[tuple[float, dict[str, Scrape]]] = []
     lost, units, samples = list[str](), set[str](), list[str]()
@@ -428,11 +418,10 @@ class LoggedRequests(NamedTuple):
     notes: tuple[str, ...]
 
 
-def read_request_log(source: str, lines: Sequence[Mapping[str, Any]], errors: Sequence[str] = ()) -> list[Interval]:
-    """Requests, one mapping each, by the minute in which they ended; errors: what is wrong with other lines.
-
-    Raises what `read_requests` does.
-    """
+def read_request_log(
+    source: str, lines: Sequence[Mapping[str, Any]], errors: Sequence[str] = ()
+) -> list[MeasuredInterval]:
+    """Requests, one mapping each, by the minute in which they ended; errors: what is wrong with other lines."""
     read = read_requests(source, lines)
     damaged = (_counted(errors, "lines cannot be read"),) if errors else ()
     return by_minute(source, read._replace(notes=(*read.notes, *damaged)))
@@ -443,8 +432,6 @@ def read_requests(source: str, lines: Sequence[Mapping[str, Any]]) -> LoggedRequ
 
     Requests that lack something, as those that failed do, are left out with a note. So are those with a value out of
     range, and one whose end is an hour away from that of both neighbours. Spans of something else are without a note.
-
-    Raises SpecError if no request is whole, for what the first one lacks.
     """
     model, lost, units, found = None, list[str](), set[str](), list[tuple[float, dict[str, float]]]()
     for number, line in enumerate(lines, 1):
@@ -466,7 +453,7 @@ def read_requests(source: str, lines: Sequence[Mapping[str, Any]]) -> LoggedRequ
     return LoggedRequests([request for _, request in found], model, tuple(filter(None, notes)))
 
 
-def by_minute(source: str, read: LoggedRequests, since: float | None = None) -> list[Interval]:
+def by_minute(source: str, read: LoggedRequests, since: float | None = None) -> list[MeasuredInterval]:
     """Requests by the minute in which they ended.
 
     They begin with the first, or at `since`, and end with the last: of a minute that they do not fill the rest does not
@@ -496,7 +483,7 @@ class GrowingLog:
         self._model: str | None = None
         self._requests: list[dict[str, float]] = []
 
-    def add(self, lines: Sequence[Mapping[str, Any]]) -> tuple[list[Interval], tuple[str, ...]]:
+    def add(self, lines: Sequence[Mapping[str, Any]]) -> tuple[list[MeasuredInterval], tuple[str, ...]]:
         """The minutes that are over with these requests, and notes on the requests.
 
         Where all of them ended long before those minutes, the clock was set back, and the log begins anew. Raises what
@@ -539,7 +526,7 @@ def _request(fields: Fields) -> tuple[dict[str, float], str]:
 
 def _minute(
     source: str, within: tuple[float, float], requests: Sequence[Mapping[str, float]], came: int, read: LoggedRequests
-) -> Interval:  # fmt: skip
+) -> MeasuredInterval:  # fmt: skip
     """The requests that ended within a minute or a part of it, at the rate at which as many came.
 
     Those under way and those that wait are Little's law: their seconds over those of the minute.
@@ -558,15 +545,16 @@ def _minute(
     first = [1e3 * each["ttft"] for each in requests]
     cached, waits = ([each for each in requests if part in each] for part in ("cached", "queue"))
     hits = sum(each["cached"] for each in cached) / max(sum(each["isl"] for each in cached), 1.0) if cached else None
-    facts = Facts(model=read.model, isl=isl, osl=osl, rate=came / seconds, hits=hits)
+    facts = RunFacts(model=read.model, isl=isl, osl=osl, rate=came / seconds, hits=hits)
     waiting = rate * mean(each["queue"] for each in waits) if waits else None
-    run = Measurement(
+    run = MeasuredRun(
         f"{source} at {_clock(end)}", "request log", facts,
-        Spread(mean=mean(iter(first)), low=min(first)), Spread(mean=mean(iter(gaps))), e2e=Spread(mean=1e3 * stay),
+        MeasuredSpread(mean=mean(iter(first)), low=min(first)), MeasuredSpread(mean=mean(iter(gaps))),
+        e2e=MeasuredSpread(mean=1e3 * stay),
         output_tok_s=rate * osl, request_s=rate, notes=read.notes,
     )  # fmt: skip
     running = rate * stay - (waiting or 0.0)
-    return Interval(start, end, run, running, waiting, moving_ms=median(gaps) if gaps else None)
+    return MeasuredInterval(start, end, run, running, waiting, moving_ms=median(gaps) if gaps else None)
 
 
 def _moment(stamp: object, where: str, unit: str = "") -> Moment:

@@ -39,7 +39,7 @@ from rooflinekit.evidence.kernel_fit.groups import (
     read_kernel_tables,
 )
 from rooflinekit.evidence.kernel_fit.tables import OPERATIONS
-from rooflinekit.evidence.measured import Measurement, is_benchmark, read_measurements
+from rooflinekit.evidence.measured import MeasuredRun, is_benchmark, read_measurements
 from rooflinekit.evidence.measurement import Fields
 from rooflinekit.model.types.answer import Answer
 from rooflinekit.model.types.errors import InputError, RooflinekitError, SpecError
@@ -76,7 +76,7 @@ class BenchmarkValue:
     rate: bool = False
     spread: float | None = None
     columns: Mapping[str, Any] = field(default_factory=dict)
-    run: Measurement | None = None
+    run: MeasuredRun | None = None
     metric: str = ""
 
     @property
@@ -86,10 +86,7 @@ class BenchmarkValue:
 
 
 def read_readings(path: Path, unit: str | None = None) -> list[BenchmarkValue]:
-    """Every reading of a file; `unit` is that of a CSV whose header names none.
-
-    Raises SpecError for a file that cannot be read or that no known tool wrote.
-    """
+    """Every reading of a file; `unit` is that of a CSV whose header names none."""
     found = list(_read(path, unit))
     if not found:
         raise SpecError(f"{path}: holds no reading")
@@ -102,7 +99,7 @@ def _read(path: Path, unit: str | None) -> Iterator[BenchmarkValue]:
         yield from (_nvbench if states else _pytest_benchmark)(path.name, data)
     elif path.suffix not in (".csv", ".parquet", SUFFIX) or (path.suffix != ".parquet" and is_benchmark(path)):
         for run in read_measurements(path):
-            if isinstance(run, Measurement):
+            if isinstance(run, MeasuredRun):
                 yield from _served_readings(run)
     elif path.suffix == SUFFIX or "latency_us" in read_table(path):
         yield from _kernel_table(path)
@@ -195,7 +192,7 @@ def _table(path: Path, unit: str | None) -> Iterator[BenchmarkValue]:
             yield BenchmarkValue(_named(f"{path.stem} {name}", cells), value, own not in _TIMES, columns=cells)
 
 
-def _served_readings(run: Measurement) -> Iterator[BenchmarkValue]:
+def _served_readings(run: MeasuredRun) -> Iterator[BenchmarkValue]:
     """Latencies of one run, and the rate of tokens."""
     facts = run.facts
     load = {"in": facts.isl and round(facts.isl), "out": facts.osl and round(facts.osl), "rate": facts.rate,
@@ -525,7 +522,7 @@ def _served(rows: Sequence[BenchmarkValue], given: Given, notes: Counter[str]) -
 
     The cause is the largest part of the gap.
     """
-    runs: dict[int, tuple[Measurement, list[BenchmarkValue]]] = {}
+    runs: dict[int, tuple[MeasuredRun, list[BenchmarkValue]]] = {}
     for row in rows:
         if row.run is not None and row.metric in ("ttft_ms", "tpot_ms"):
             runs.setdefault(id(row.run), (row.run, []))[1].append(row)

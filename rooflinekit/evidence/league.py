@@ -27,8 +27,8 @@ from rooflinekit.evidence.accuracy_serving import (
 )
 from rooflinekit.evidence.benchmark_runs import Given, pose
 from rooflinekit.evidence.compare import metrics_of
-from rooflinekit.evidence.measured import Measurement, is_benchmark, read_measurements
-from rooflinekit.evidence.rivals import Question
+from rooflinekit.evidence.measured import MeasuredRun, is_benchmark, read_measurements
+from rooflinekit.evidence.rivals import RivalQuestion
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.answer import Answer, Plain
 from rooflinekit.model.types.errors import InputError, RooflinekitError
@@ -41,7 +41,7 @@ _OUTPUT = {"output_tok_s": "output_tok_s_total"}  # of a run of a client
 
 
 @dataclass(frozen=True)
-class Figure(Plain):
+class LeagueFigure(Plain):
     """A measured figure with everybody's answer, in its own unit; `name` says of what it is.
 
     answers: by tool; None where a tool has none, and `reasons` says why.
@@ -66,7 +66,7 @@ class Figure(Plain):
     def outcome(self, tool: str) -> str:
         """Comparison with a tool: `win`, `loss`, `draw`; empty where one of both has no answer.
 
-        >>> made = lambda ours: Figure("a", "s", "m", "g", "vllm", 1, "tpot_ms", 10.0, {OURS: ours, "other": 12.0})
+        >>> made = lambda ours: LeagueFigure("", "", "m", "g", "vllm", 1, "tpot_ms", 10.0, {OURS: ours, "other": 12.0})
         >>> [made(ours).outcome("other") for ours in (11.0, 12.0, 15.0)]
         ['win', 'draw', 'loss']
         """
@@ -102,7 +102,7 @@ class Standing(Plain):
 class League(Answer):
     """All figures, the tools, and what could not be read or asked."""
 
-    figures: tuple[Figure, ...]
+    figures: tuple[LeagueFigure, ...]
     standings: tuple[Standing, ...]
     unanswered: Mapping[str, int]
     absent: tuple[str, ...]  #: tools that are not installed
@@ -133,7 +133,7 @@ def league(
         RooflinekitError: (one of its kinds) where no figure can be read.
     """
     told, unanswered = progress or (lambda _: None), Counter[str]()
-    found: list[tuple[Figure, Question]] = []
+    found: list[tuple[LeagueFigure, RivalQuestion]] = []
     for path in files or [published_table()]:
         told(path.name)
         if is_benchmark(path):
@@ -160,7 +160,7 @@ def league(
     return League(figures, standings, dict(unanswered), tuple(absent))
 
 
-def _ask(python: str, tool: str, asked: Sequence[Question]) -> list[dict[str, float] | str]:
+def _ask(python: str, tool: str, asked: Sequence[RivalQuestion]) -> list[dict[str, float] | str]:
     """Answers of a tool to each question, asked in the environment that it is installed in; equal ones once."""
     each = list(dict.fromkeys(asked))
     told = json.dumps([question._asdict() for question in each])
@@ -171,7 +171,7 @@ def _ask(python: str, tool: str, asked: Sequence[Question]) -> list[dict[str, fl
     return [by_question[question] for question in asked]
 
 
-def _beside(figure: Figure, said: Mapping[str, dict[str, float] | str]) -> Figure:
+def _beside(figure: LeagueFigure, said: Mapping[str, dict[str, float] | str]) -> LeagueFigure:
     """A figure with the answers of other tools, each its own for this metric, or why there is none."""
     answers, reasons = dict(figure.answers), dict[str, str]()
     for tool, found in said.items():
@@ -182,7 +182,7 @@ def _beside(figure: Figure, said: Mapping[str, dict[str, float] | str]) -> Figur
     return replace(figure, answers=answers, reasons=reasons)
 
 
-def _standing(tool: str, figures: Sequence[Figure]) -> Standing:
+def _standing(tool: str, figures: Sequence[LeagueFigure]) -> Standing:
     known = [each for each in figures if each.answers.get(tool) is not None and each.answers[OURS] is not None]
     said = [each for each in figures if each.answers.get(tool) is not None]
     counts = Counter(each.outcome(tool) for each in known) if tool != OURS else Counter[str]()
@@ -190,7 +190,7 @@ def _standing(tool: str, figures: Sequence[Figure]) -> Standing:
     return Standing(tool, len(figures), len(said), *sizes, *(counts[name] for name in ("win", "loss", "draw")))
 
 
-def _median(figures: Sequence[Figure], tool: str, of: Callable[[float], float]) -> float | None:
+def _median(figures: Sequence[LeagueFigure], tool: str, of: Callable[[float], float]) -> float | None:
     """Median over groups of the median of what `of` makes of errors."""
     groups: dict[tuple[str, ...], list[float]] = {}
     for each in figures:
@@ -200,7 +200,9 @@ def _median(figures: Sequence[Figure], tool: str, of: Callable[[float], float]) 
     return median(map(median, groups.values())) if groups else None
 
 
-def _of_table(path: Path, calibration: str | None, unanswered: Counter[str]) -> Iterator[tuple[Figure, Question]]:
+def _of_table(
+    path: Path, calibration: str | None, unanswered: Counter[str]
+) -> Iterator[tuple[LeagueFigure, RivalQuestion]]:
     """Figures of a serving table with our predictions and bounds."""
     for group in served_groups(read_serving_table(path), calibration, unanswered):
         ours, bounds = predict_group(group, ends=False), _bounds(group)
@@ -212,12 +214,14 @@ def _of_table(path: Path, calibration: str | None, unanswered: Counter[str]) -> 
                 yield _figure(str(source) or path.stem, question, str(metric), float(value), answers), question
 
 
-def _figure(source: str, asked: Question, metric: str, measured: float, answers: Mapping[str, float | None]) -> Figure:
+def _figure(
+    source: str, asked: RivalQuestion, metric: str, measured: float, answers: Mapping[str, float | None]
+) -> LeagueFigure:
     """A figure, named after its deployment and its load."""
     load = f"{asked.users:g} users" if asked.users else f"{asked.rate:.3g} requests/s" if asked.rate else asked.load
     split = f"{asked.gpus} x " if asked.gpus > 1 else ""
     name = f"{asked.model} on {split}{asked.gpu}, {load}, {asked.isl:.0f}/{asked.osl:.0f}"
-    return Figure(name, source, asked.model, asked.gpu, asked.engine, asked.users, metric, measured, answers)
+    return LeagueFigure(name, source, asked.model, asked.gpu, asked.engine, asked.users, metric, measured, answers)
 
 
 def _bounds(group: ServedGroup) -> list[float | None]:
@@ -230,13 +234,13 @@ def _bounds(group: ServedGroup) -> list[float | None]:
     return [float(value) if math.isfinite(value) else None for value in found.value]
 
 
-def questions(group: ServedGroup) -> Iterator[Question]:
+def questions(group: ServedGroup) -> Iterator[RivalQuestion]:
     """Questions to every tool for each row of a group; lengths are the mean ones of the client's requests."""
     table, plan, shrunk = group.table, group.resolved.plan, mean_share(group)
     facts = _deployment(plan) | {"drafts": group.server.draft_tokens, "accepted": _accepted(group.server.draft_tokens)}
     columns = (table[name] for name in ("load", "isl", "osl", "concurrency", "rate", "requests"))
     for load, isl, osl, users, rate, requests, share in zip(*columns, shrunk, strict=True):
-        yield Question(
+        yield RivalQuestion(
             load=load, isl=isl * share, osl=1.0 if math.isnan(osl) else osl * share,
             users=0.0 if math.isnan(users) else users, rate=0.0 if math.isnan(rate) else rate,
             requests=0 if math.isnan(requests) else round(requests), **facts,
@@ -255,7 +259,7 @@ def _accepted(drafts: int) -> float:
 
 
 def _deployment(plan: Plan) -> dict[str, Any]:
-    """A deployment in the words of `Question`."""
+    """A deployment in the words of `RivalQuestion`."""
     model, split, chip = plan.model, plan.deployment, plan.system.accelerator
     mixer, ffn = model.layers[-1].mixer, model.layers[-1].ffn
     moe, attends = isinstance(ffn, MixtureOfExperts), isinstance(mixer, Attention)
@@ -269,10 +273,10 @@ def _deployment(plan: Plan) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _of_runs(path: Path, given: Given, unanswered: Counter[str]) -> Iterator[tuple[Figure, Question]]:
+def _of_runs(path: Path, given: Given, unanswered: Counter[str]) -> Iterator[tuple[LeagueFigure, RivalQuestion]]:
     """Figures of a client's results."""
     for run in read_measurements(path):
-        if not isinstance(run, Measurement):
+        if not isinstance(run, MeasuredRun):
             continue
         try:
             posed = pose(run, given)
@@ -285,7 +289,7 @@ def _of_runs(path: Path, given: Given, unanswered: Counter[str]) -> Iterator[tup
         kind = "static" if posed.work is not None else "poisson" if load.users is None else "concurrency"
         asked: dict[str, Any] = {"load": kind, "isl": load.isl.mean, "osl": load.osl.mean, "users": users}
         asked |= {"rate": load.rate or 0.0, "requests": load.requests or 0}
-        question = Question(**asked, **_deployment(plan))
+        question = RivalQuestion(**asked, **_deployment(plan))
         for each in metrics_of(posed.run, expected):
             answers = {OURS: each.predicted, BOUND: each.bound}
             metric = _OUTPUT.get(each.metric, each.metric)

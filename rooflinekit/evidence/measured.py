@@ -19,7 +19,7 @@ from rooflinekit.estimation.options import options_of
 from rooflinekit.estimation.scenario import Placed
 from rooflinekit.evidence.exposition import (
     WANTED,
-    Interval,
+    MeasuredInterval,
     is_recording,
     is_request_log,
     read_page,
@@ -27,7 +27,7 @@ from rooflinekit.evidence.exposition import (
     read_request_log,
     spans,
 )
-from rooflinekit.evidence.measurement import PREDICTED, Facts, Fields, Measurement, Spread, StartUp
+from rooflinekit.evidence.measurement import PREDICTED, Fields, MeasuredRun, MeasuredSpread, RunFacts, StartUp
 from rooflinekit.evidence.pasted import is_pasted, read_pasted
 from rooflinekit.evidence.startup import is_startup, read_startup, read_startups
 from rooflinekit.evidence.tools import accelerators, engine_of, from_tool
@@ -36,7 +36,8 @@ from rooflinekit.model.types.errors import SpecError
 from rooflinekit.specs.files import json_lines, read_text
 
 __all__ = [
-    "Facts", "Measurement", "Spread", "StartUp", "from_json", "is_benchmark", "is_of_harness", "read_measurements",
+    "MeasuredRun", "MeasuredSpread", "RunFacts", "StartUp", "from_json", "is_benchmark", "is_of_harness",
+    "read_measurements",
 ]  # fmt: skip
 
 TOOLS = (
@@ -60,13 +61,10 @@ _JSON = re.compile(r'\s*(?:\{(?!"log":)|\[\s*[\[{\]])')  # and no log, whose lin
 _HARNESS = re.compile(r'\s*\{"type": *"header"')  # the first line of a measurement file of ours
 
 
-def read_measurements(path: Path) -> list[Measurement | StartUp]:
-    """Read every run in a file.
-
-    Raises SpecError for a file that cannot be read or that none of the known tools wrote.
-    """
+def read_measurements(path: Path) -> list[MeasuredRun | StartUp]:
+    """Read every run in a file."""
     text, source = read_text(path), path.name
-    found: list[Measurement | StartUp] = [each.run for each in _intervals(path, source, text)]
+    found: list[MeasuredRun | StartUp] = [each.run for each in _intervals(path, source, text)]
     kind = _written(text)
     if kind in _TEXTS:
         found.append(_TEXTS[kind](source, text))
@@ -79,11 +77,8 @@ def read_measurements(path: Path) -> list[Measurement | StartUp]:
     return found
 
 
-def read_intervals(path: Path) -> list[Interval]:
-    """Intervals of a recording of scrapes or of a log of requests, in order of time.
-
-    Raises SpecError for a file that cannot be read or is neither.
-    """
+def read_intervals(path: Path) -> list[MeasuredInterval]:
+    """Intervals of a recording of scrapes or of a log of requests, in order of time."""
     text = read_text(path)
     if found := _intervals(path, path.name, text):
         return found
@@ -116,7 +111,7 @@ def _written(text: str) -> str:
     return "text" if is_startup(text) or is_pasted(text) else ""
 
 
-def _intervals(path: Path, source: str, text: str) -> list[Interval]:
+def _intervals(path: Path, source: str, text: str) -> list[MeasuredInterval]:
     if is_recording(text):
         return read_recording(source, text)
     if not _JSON.match(text) or text.lstrip()[:1] != "{":
@@ -181,7 +176,7 @@ def _objects(path: Path, source: str, text: str) -> Iterator[tuple[str, Mapping[
             yield f"{source}#{number}" if len(entries) > 1 else source, data
 
 
-def from_json(source: str, data: Mapping[str, Any]) -> Iterator[Measurement]:
+def from_json(source: str, data: Mapping[str, Any]) -> Iterator[MeasuredRun]:
     """The runs of one JSON document; none if no known tool wrote it. Raises SpecError for a value that cannot be."""
     benchmarks = data["benchmarks"][:1] if isinstance(data.get("benchmarks"), list) else []
     blocks = (data.get(name) for name in ("request_latency", "time_to_first_token", "request_throughput"))
@@ -203,7 +198,7 @@ def from_json(source: str, data: Mapping[str, Any]) -> Iterator[Measurement]:
 # what `rooflinekit estimate --format json` wrote: a prediction in a measurement's place
 
 
-def _predicted(source: str, data: Mapping[str, Any]) -> Measurement:
+def _predicted(source: str, data: Mapping[str, Any]) -> MeasuredRun:
     """A prediction, with all that it assumes and is not the default."""
     whole, inputs = Fields(source, data), Fields(source, data["inputs"])
     load, options = whole.inside("load"), options_of(Placed)
@@ -218,15 +213,15 @@ def _predicted(source: str, data: Mapping[str, Any]) -> Measurement:
         said.pop("lm_head")
     engine = "@".join(filter(None, (whole.text("engine"), inputs.text("engine_version"))))
     users = inputs.count("batch") if static else inputs.count("concurrency")
-    facts = Facts(
+    facts = RunFacts(
         whole.text("model"), whole.text("gpu"), engine, inputs.count("tp"), isl, inputs.number("osl"), users,
         inputs.number("rate"), requests=users if static else load.count("requests"),
         max_num_seqs=inputs.count("max_num_seqs"), hits=(inputs.number("cached") or 0.0) / isl if isl else None,
         warmup=load.count("warmup") or None,
     )  # fmt: skip
-    return Measurement(
-        source, PREDICTED, facts, Spread(whole.number("ttft_ms")), Spread(whole.number("tpot_ms")),
-        e2e=Spread(whole.number("e2e_ms")), output_tok_s=whole.number("output_tok_s"), static=static,
+    return MeasuredRun(
+        source, PREDICTED, facts, MeasuredSpread(whole.number("ttft_ms")), MeasuredSpread(whole.number("tpot_ms")),
+        e2e=MeasuredSpread(whole.number("e2e_ms")), output_tok_s=whole.number("output_tok_s"), static=static,
         deployment=tuple(said.items()),
     )  # fmt: skip
 
@@ -237,7 +232,7 @@ _ONE_STREAM = "no --max-concurrency and an infinite rate: all requests came at o
 _RATE_COUNTS = "the client offers a rate and caps what is in flight; predicted as an open loop at that rate"
 
 
-def _serving_client(fields: Fields, tool: str, e2e: str, models: tuple[str, ...]) -> Measurement:
+def _serving_client(fields: Fields, tool: str, e2e: str, models: tuple[str, ...]) -> MeasuredRun:
     """Map a result. TPOT is (latency − TTFT) / (tokens − 1) of a request, as ours.
 
     TTFT and E2EL start when the request is sent, so time in the client's own queue (finite rate with
@@ -258,10 +253,10 @@ def _serving_client(fields: Fields, tool: str, e2e: str, models: tuple[str, ...]
     each = fields.data.get("ttfts")  # of every request (`--save-detailed`, `--output-details`) [s]
     if good := [value for value in each if isinstance(value, float) and value > 0] if isinstance(each, list) else []:
         first = replace(first, low=1e3 * min(good))
-    return Measurement(
+    return MeasuredRun(
         source=fields.source,
         tool=tool,
-        facts=Facts(
+        facts=RunFacts(
             model=server.text("model_path") or fields.text(*models),
             gpu=gpu,
             engine=engine_of(fields.text("backend", "endpoint_type")),
@@ -288,10 +283,7 @@ def _serving_client(fields: Fields, tool: str, e2e: str, models: tuple[str, ...]
 
 
 def _machines(fields: Fields, notes: list[str]) -> tuple[str | None, int | None, int]:
-    """The accelerator, the degree of tensor parallelism and the servers, as llm-d's harness adds them.
-
-    Raises SpecError where prompts have servers of their own.
-    """
+    """The accelerator, the degree of tensor parallelism and the servers, as llm-d's harness adds them."""
     gpu, count = accelerators(fields.text("gpu"))
     prefills, servers = fields.count("prefill_replicas"), fields.count("decode_replicas") or 1
     if prefills:
@@ -336,7 +328,7 @@ _ITL_NOTE = "TPOT is inter_token_latency_ms: time_per_output_token_ms counts the
 _ALL_AT_ONCE = "throughput strategy: all requests came at once"
 
 
-def _guidellm(source: str, data: Mapping[str, Any]) -> Iterator[Measurement]:
+def _guidellm(source: str, data: Mapping[str, Any]) -> Iterator[MeasuredRun]:
     """Map every benchmark of a report. Only successful requests count.
 
     `inter_token_latency_ms` is (last − first token) / (tokens − 1) of a request; its mean weighs requests by their
@@ -362,10 +354,10 @@ def _guidellm(source: str, data: Mapping[str, Any]) -> Iterator[Measurement]:
             notes.append(_ALL_AT_ONCE)
         backends = (run.inside("config", "backend"), run.inside("worker"), report.inside("args"),
                     report.inside("config", "backend"))  # fmt: skip
-        yield Measurement(
+        yield MeasuredRun(
             source=run.source,
             tool="guidellm",
-            facts=Facts(
+            facts=RunFacts(
                 model=next(filter(None, (backend.text("model", "backend_model") for backend in backends)), None),
                 isl=mean("prompt_token_count"),
                 osl=mean("output_token_count"),
@@ -385,14 +377,14 @@ def _guidellm(source: str, data: Mapping[str, Any]) -> Iterator[Measurement]:
         )
 
 
-def _guidellm_spread(metrics: Fields, name: str, scale: float = 1.0) -> Spread:
+def _guidellm_spread(metrics: Fields, name: str, scale: float = 1.0) -> MeasuredSpread:
     found = metrics.inside(name, "successful")
     shares = found.inside("percentiles") if "percentiles" in found.data else found
     mean, median, low = (found.number(word, scale=scale) for word in ("mean", "median", "min"))
     return (
-        Spread()
+        MeasuredSpread()
         if not mean
-        else Spread(mean, median, shares.number("p90", scale=scale), shares.number("p99", scale=scale), low)
+        else MeasuredSpread(mean, median, shares.number("p90", scale=scale), shares.number("p99", scale=scale), low)
     )
 
 
@@ -401,7 +393,7 @@ def _guidellm_spread(metrics: Fields, name: str, scale: float = 1.0) -> Spread:
 _PER_MS = {"ms": 1.0, "s": 1e3, "sec": 1e3, "seconds": 1e3, "us": 1e-3, "µs": 1e-3, "ns": 1e-6}
 
 
-def _aiperf_csv(source: str, text: str) -> Measurement:
+def _aiperf_csv(source: str, text: str) -> MeasuredRun:
     """Map a CSV export: a table of distributions, then one of single values. It does not say how it was run."""
     blocks: dict[str, dict[str, Any]] = {}
     header: list[str] = []
@@ -419,7 +411,7 @@ def _aiperf_csv(source: str, text: str) -> Measurement:
     return _aiperf(source, "aiperf", blocks)
 
 
-def _aiperf(source: str, tool: str, data: Mapping[str, Any]) -> Measurement:
+def _aiperf(source: str, tool: str, data: Mapping[str, Any]) -> MeasuredRun:
     """Map an export.
 
     Its `inter_token_latency` is (request latency − TTFT) / (output tokens − 1) of a request: our TPOT. Single gaps are
@@ -430,11 +422,11 @@ def _aiperf(source: str, tool: str, data: Mapping[str, Any]) -> Measurement:
     def average(name: str) -> float | None:
         return fields.inside(name).number("avg") or None
 
-    def spread(name: str) -> Spread:
+    def spread(name: str) -> MeasuredSpread:
         block = fields.inside(name)
         unit = (block.text("unit") or "ms").lower()
         if not block.number("avg"):
-            return Spread()
+            return MeasuredSpread()
         if unit not in _PER_MS:
             raise SpecError(f"{block.source}: unit {unit!r} is not a time; known: {', '.join(_PER_MS)}")
         return block.spread("{}", _PER_MS[unit], mean="avg", p50="p50")
@@ -451,10 +443,10 @@ def _aiperf(source: str, tool: str, data: Mapping[str, Any]) -> Measurement:
     models = (part.data.get(key) for part in (config.inside("endpoint"), config)
               for key in ("model_names", "model_name", "model"))  # fmt: skip
     named = (model[0] if isinstance(model, list) else model for model in models if model)
-    return Measurement(
+    return MeasuredRun(
         source=source,
         tool=tool,
-        facts=Facts(
+        facts=RunFacts(
             model=next((model for model in named if isinstance(model, str)), None),
             isl=average("input_sequence_length"),
             osl=average("output_sequence_length"),
@@ -483,7 +475,7 @@ _SHARES = {"mean": "mean", "p50": "50.00 percentile", "p90": "90.00 percentile",
 _TPOT = ("time to output token (ns)", "time per output token (ns)")  # LoadGen has written both
 
 
-def _mlperf(source: str, text: str) -> Measurement:
+def _mlperf(source: str, text: str) -> MeasuredRun:
     """Map LoadGen's summary.
 
     The server scenario sends Poisson arrivals at its target rate; offline sends everything at once. Output length is
@@ -497,28 +489,28 @@ def _mlperf(source: str, text: str) -> Measurement:
         raise SpecError(f"{source}: scenario {scenario!r} has no token latencies; known: Server, Interactive, Offline")
     offline = scenario == "Offline"
 
-    def spread(*names: str) -> Spread:
-        return Spread(**{part: fields.number(*(f"{word} {name}" for name in names), scale=1e-6)
+    def spread(*names: str) -> MeasuredSpread:
+        return MeasuredSpread(**{part: fields.number(*(f"{word} {name}" for name in names), scale=1e-6)
                          for part, word in _SHARES.items()})  # fmt: skip
 
-    return Measurement(
+    return MeasuredRun(
         source=source,
         tool=f"mlperf {scenario.lower()}",
-        facts=Facts(
+        facts=RunFacts(
             osl=tokens / samples,
             rate=None if offline else fields.number("scheduled samples per second", "target_qps") or samples,
             concurrency=fields.count("samples_per_query", "min_query_count") if offline else None,
         ),
         ttft=spread("first token latency (ns)"),
         tpot=spread(*_TPOT),
-        e2e=spread("latency (ns)") if not offline else Spread(),
+        e2e=spread("latency (ns)") if not offline else MeasuredSpread(),
         output_tok_s=tokens,
         request_s=samples,
         notes=("LoadGen calls the run INVALID",) if fields.text("result is") == "INVALID" else (),
     )
 
 
-_TEXTS: dict[str, Callable[[str, str], Measurement | StartUp]] = {
+_TEXTS: dict[str, Callable[[str, str], MeasuredRun | StartUp]] = {
     "aiperf": _aiperf_csv,
     "mlperf": _mlperf,
     "exposition": read_page,

@@ -14,7 +14,7 @@ PREDICTED = "rooflinekit estimate"
 
 
 @dataclass(frozen=True)
-class Spread:
+class MeasuredSpread:
     """A latency over requests (or over gaps, for ITL) [ms]; None where the file has no such figure."""
 
     mean: float | None = None
@@ -30,7 +30,7 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Facts:
+class RunFacts:
     """Facts of a run, as far as they are known; a user fills in what the file leaves out.
 
     isl, osl: mean tokens a request; concurrency: most requests that the client kept in flight; rate: requests a second
@@ -56,7 +56,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Measurement:
+class MeasuredRun:
     """One run.
 
     ttft: request sent to first token. tpot: mean over tokens 2..n of a request. itl: single gaps between tokens. e2e:
@@ -69,11 +69,11 @@ class Measurement:
 
     source: str
     tool: str
-    facts: Facts
-    ttft: Spread = Spread()
-    tpot: Spread = Spread()
-    itl: Spread = Spread()
-    e2e: Spread = Spread()
+    facts: RunFacts
+    ttft: MeasuredSpread = MeasuredSpread()
+    tpot: MeasuredSpread = MeasuredSpread()
+    itl: MeasuredSpread = MeasuredSpread()
+    e2e: MeasuredSpread = MeasuredSpread()
     output_tok_s: float | None = None
     request_s: float | None = None
     unbegun: float | None = None
@@ -100,7 +100,7 @@ class StartUp:
     weight_bytes: float | None = None
     max_len: int | None = None
     concurrency: float | None = None
-    facts: Facts = Facts()
+    facts: RunFacts = RunFacts()
     deployment: Mapping[str, Any] = field(default_factory=dict)
     printed_tokens: int | None = None
     state_bytes: float | None = None
@@ -134,10 +134,7 @@ class Fields:
         return next((value for value in found if isinstance(value, str) and value.strip()), None)
 
     def number(self, *names: str, scale: float = 1.0, most: float = MOST) -> float | None:
-        """The first of these keys that is there, scaled; None if none is.
-
-        Raises SpecError for what is negative, above `most`, not finite or no number.
-        """
+        """The first of these keys that is there, scaled; None if none is."""
         name = next((name for name in names if self.data.get(name) is not None), None)
         if name is None:
             return None
@@ -151,14 +148,14 @@ class Fields:
         value = self.number(*names)
         return int(value) if value else None
 
-    def spread(self, template: str, scale: float = 1.0, **names: str) -> Spread:
+    def spread(self, template: str, scale: float = 1.0, **names: str) -> MeasuredSpread:
         """The figures of one latency; `template` has `{}` where mean, p50, p90, p99 and low have their words.
 
         A mean of 0 means that the client could not measure it.
         """
         words = {"mean": "mean", "p50": "median", "p90": "p90", "p99": "p99", "low": "min"} | names
         found = {part: self.number(template.format(word), scale=scale) for part, word in words.items()}
-        return Spread(**found) if found["mean"] or found["p50"] else Spread()
+        return MeasuredSpread(**found) if found["mean"] or found["p50"] else MeasuredSpread()
 
     def variation(self, mean: str, deviation: str) -> float | None:
         """Standard deviation over mean; None where the file lacks one of them."""

@@ -14,7 +14,7 @@ from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
-from rooflinekit.evidence.measurement import Facts, Measurement
+from rooflinekit.evidence.measurement import MeasuredRun, RunFacts
 from rooflinekit.evidence.startup import gguf_format, services
 from rooflinekit.evidence.tools import How, llama_run, measurement_of
 from rooflinekit.model.types.errors import SpecError
@@ -23,7 +23,7 @@ from rooflinekit.specs.files import table_of
 
 _tables = partial(table_of, __file__)
 
-Parser = Callable[[str, Mapping[str, Any]], Iterator[Measurement]]
+Parser = Callable[[str, Mapping[str, Any]], Iterator[MeasuredRun]]
 """Reads the runs of one JSON document."""
 
 _MS = {"ms": 1.0, "msec": 1.0, "milliseconds": 1.0, "s": 1e3, "sec": 1e3, "secs": 1e3, "seconds": 1e3, "us": 1e-3,
@@ -57,12 +57,9 @@ def is_pasted(text: str) -> bool:
     return any(each.search(plain) for each in (_HEADS, _OBJECT, *_patterns("begins").values(), *sentences))
 
 
-def read_pasted(source: str, text: str, from_json: Parser) -> list[Measurement]:
-    """Every run in a text; JSON among its lines goes before blocks, which say the same.
-
-    Raises SpecError for a value that cannot be, a time whose unit nothing says, and more than 1,000 runs.
-    """
-    found: list[Measurement] = []
+def read_pasted(source: str, text: str, from_json: Parser) -> list[MeasuredRun]:
+    """Every run in a text; JSON among its lines goes before blocks, which say the same."""
+    found: list[MeasuredRun] = []
     parts = services(text)
     for name, part in parts.items():
         own = f"{source} ({name})" if len(parts) > 1 else source
@@ -158,13 +155,13 @@ def _plain(text: str) -> float:
     return float(text.rstrip("kK").replace(",", "")) * (1024.0 if thousands else 1.0)
 
 
-def _run(source: str, how: How, record: Mapping[str, Any]) -> Iterator[Measurement]:
+def _run(source: str, how: How, record: Mapping[str, Any]) -> Iterator[MeasuredRun]:
     """The run of a record that holds something measured."""
     if any(name.startswith(_MEASURED) for name in record):
         yield measurement_of(source, how, record)
 
 
-def _documents(source: str, text: str, from_json: Parser) -> Iterator[Measurement]:
+def _documents(source: str, text: str, from_json: Parser) -> Iterator[MeasuredRun]:
     """Results that a job printed as JSON, one a line."""
     for line in text.splitlines():
         if line.lstrip()[:2] == '{"':
@@ -175,7 +172,7 @@ def _documents(source: str, text: str, from_json: Parser) -> Iterator[Measuremen
             yield from from_json(source, data)
 
 
-def _rows(source: str, text: str, from_json: Parser) -> Iterator[Measurement]:
+def _rows(source: str, text: str, from_json: Parser) -> Iterator[MeasuredRun]:
     """Rows of a CSV, whose columns are the keys of a tool's JSON (a sweep of vLLM writes them), or labels."""
     lines = text.strip().splitlines()
     if not lines or not _measures(lines[0]):
@@ -186,7 +183,7 @@ def _rows(source: str, text: str, from_json: Parser) -> Iterator[Measurement]:
         yield from runs or _run(source, _TABLE, _record(source, cells.items()))
 
 
-def _blocks(source: str, text: str, from_json: Parser) -> Iterator[Measurement]:
+def _blocks(source: str, text: str, from_json: Parser) -> Iterator[MeasuredRun]:
     """Console blocks, each with what the lines before it say of the command."""
     begins = _patterns("begins")
     for tool in ("serve", "trtllm-bench", "trtllm-bench part"):
@@ -208,7 +205,7 @@ def _blocks(source: str, text: str, from_json: Parser) -> Iterator[Measurement]:
             return
 
 
-def _markdown(source: str, text: str, from_json: Parser) -> Iterator[Measurement]:
+def _markdown(source: str, text: str, from_json: Parser) -> Iterator[MeasuredRun]:
     """Tables of Markdown: a run a row, or a run a column where the labels stand in the first one."""
     device = _patterns_of_device(text)
     for table in _tables_of(text):
@@ -254,7 +251,7 @@ def _patterns_of_device(text: str) -> str | None:
     return next(filter(None, hit.groups()), None) if hit else None
 
 
-def _llama_row(source: str, cells: Mapping[str, str], device: str | None) -> Measurement:
+def _llama_row(source: str, cells: Mapping[str, str], device: str | None) -> MeasuredRun:
     """A row of llama-bench's table, which names a family and a size, not the model."""
     test, rate = _TEST.fullmatch(cells["test"]), _NUMBER.fullmatch(cells["t/s"])
     if test is None or rate is None:
@@ -264,12 +261,12 @@ def _llama_row(source: str, cells: Mapping[str, str], device: str | None) -> Mea
     if (layers := cells.get("ngl", "")).isdigit():
         deployment["resident_layers"] = int(layers)
     tokens = int(test[1] or 0), int(test[2] or 0), int(test[3] or 0)
-    run = llama_run(source, tokens, _plain(rate[1]), Facts(gpu=device), deployment)
+    run = llama_run(source, tokens, _plain(rate[1]), RunFacts(gpu=device), deployment)
     called = cells.get("model")
     return replace(run, notes=(*run.notes, f"llama-bench calls the model {called!r}")) if called else run
 
 
-def _figures(source: str, text: str, from_json: Parser) -> Iterator[Measurement]:
+def _figures(source: str, text: str, from_json: Parser) -> Iterator[MeasuredRun]:
     """Figures in sentences, of one tool."""
     for how, patterns in _sentences():
         found: dict[str, Any] = {}

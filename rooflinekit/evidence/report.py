@@ -11,20 +11,20 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from rooflinekit.evidence.accuracy import FIGURES, Accuracy
-from rooflinekit.evidence.compare import CAUSES, Comparison, Metric, Run
+from rooflinekit.evidence.compare import CAUSES, ComparedMetric, ComparedRun, Comparison
 from rooflinekit.evidence.engine_fit.fit import EngineFit
 from rooflinekit.evidence.guard import Check, Guarded
 from rooflinekit.evidence.league import OURS, League, Standing
-from rooflinekit.evidence.league import Figure as Rated
+from rooflinekit.evidence.league import LeagueFigure as Rated
 from rooflinekit.evidence.watching import Beside, Figure, Watched
 from rooflinekit.evidence.why import Why
 from rooflinekit.model.types.units import format_bytes, format_time, percent, significant
 from rooflinekit.report.document import (
     WIDTH,
+    CellTable,
     Document,
     Items,
     Section,
-    Table,
     Words,
     calibrated,
     footer,
@@ -77,7 +77,7 @@ def accuracy_document(found: Accuracy) -> Document:
     used = ", ".join(f"{name} ({digest})" for name, digest in found.calibrations.items())
     return [
         Section(counted, []),
-        Section("", [Table(["median over groups", *_HEADER], summary)]),
+        Section("", [CellTable(["median over groups", *_HEADER], summary)]),
         *(Section("", [_groups(found, kind)]) for kind in found.summary),
         *(Section("", [Words(f"{n} rows not answered: {reason}")]) for reason, n in found.unanswered.items()),
         footer(f"calibration {used}" if used else "", ()),
@@ -87,13 +87,13 @@ def accuracy_document(found: Accuracy) -> Document:
 _NAME = 34  # columns of a group's name
 
 
-def _groups(found: Accuracy, kind: str) -> Table:
+def _groups(found: Accuracy, kind: str) -> CellTable:
     """The groups of one operation or metric."""
     rows = []
     for group in (each for each in found.groups if each.key[found.by] == kind):
         name = " ".join(group.key[key] for key in _KEYS[found.by] if key in group.key and key != found.by)
         rows.append([name, str(group.n), *_cells({figure: getattr(group, figure) for figure in FIGURES})])
-    return Table([f"{kind}, by group", *_HEADER], rows, room=_NAME)
+    return CellTable([f"{kind}, by group", *_HEADER], rows, room=_NAME)
 
 
 def _cells(figures: Mapping[str, float | None]) -> list[str]:
@@ -135,7 +135,7 @@ def comparison_document(found: Comparison) -> Document:
     return [*(section for run in found.runs for section in _run(run)), Section("", [Items(*failed)])]
 
 
-def _run(run: Run) -> Iterator[Section]:
+def _run(run: ComparedRun) -> Iterator[Section]:
     facts = run.facts
     many = f"{facts.tp} x " if facts.tp and facts.tp > 1 else ""
     parts = [f"{facts.model} on {many}{facts.gpu}, {facts.engine}"]
@@ -148,13 +148,13 @@ def _run(run: Run) -> Iterator[Section]:
          percent(metric.error, 1, signed=True)]
         for metric in run.metrics
     ]  # fmt: skip
-    yield Section("", [Table(["", "", "measured", "predicted", "error"], cells, left=(0, 1))])
+    yield Section("", [CellTable(["", "", "measured", "predicted", "error"], cells, left=(0, 1))])
     judged = [[_NAMES[each.metric], _interval(each), each.verdict] for each in run.metrics if each.verdict]
     if judged:
-        yield Section("", [Table(["", "90 % interval", "the run is"], judged, left=(0, 2))])
+        yield Section("", [CellTable(["", "90 % interval", "the run is"], judged, left=(0, 2))])
     if run.gap is not None:
         causes = [[cause, signed_ms(getattr(run.gap, f"{cause}_ms"))] for cause in CAUSES]
-        yield Section("", [Table(["measured − predicted E2EL", signed_ms(run.gap.e2e_ms)], causes)])
+        yield Section("", [CellTable(["measured − predicted E2EL", signed_ms(run.gap.e2e_ms)], causes)])
         if run.gap.in_flight is not None:
             offered = f" of {facts.concurrency}" if facts.concurrency else ""
             yield Section("", [Words(f"{run.gap.in_flight:.1f}{offered} requests were in flight on average")])
@@ -163,7 +163,7 @@ def _run(run: Run) -> Iterator[Section]:
     yield footer(calibrated(run.calibration), run.notes)
 
 
-def _reconciled(run: Run, why: Why) -> Iterator[Section]:
+def _reconciled(run: ComparedRun, why: Why) -> Iterator[Section]:
     """The changes that explain a run, best first, with what they would give."""
     times = [each for each in run.metrics if each.metric in ("ttft_ms", "tpot_ms")]
     rows = [
@@ -181,7 +181,7 @@ def _reconciled(run: Run, why: Why) -> Iterator[Section]:
     ]
     if rows:
         rows.append(["measured", "", *(ms(each.measured) for each in times), "", ""])
-        yield Section("", [Table(head, rows, left=(0, 1), room=_CHANGES)])
+        yield Section("", [CellTable(head, rows, left=(0, 1), room=_CHANGES)])
     more = "" if rows else "; none is worth its price" if why.misfit > 1.0 else ": it needs no explanation"
     yield Section("", [Words(f"misfit as assumed {why.misfit:.1f}, {why.tried} changes tried{more}")])
 
@@ -203,13 +203,13 @@ _FACT_WORDS = {
 }  # fmt: skip
 
 
-def _interval(metric: Metric) -> str:
+def _interval(metric: ComparedMetric) -> str:
     if metric.low is None or metric.high is None:
         return ""
     return f"{_value(metric, metric.low).removesuffix(' tok/s')} – {_value(metric, metric.high)}"
 
 
-def _value(metric: Metric, value: float) -> str:
+def _value(metric: ComparedMetric, value: float) -> str:
     if metric.metric.endswith("_ms"):
         return ms(value)
     if metric.metric == "kv_pool_tokens":
@@ -236,7 +236,7 @@ def fit_document(fit: EngineFit) -> Document:
         for each in fit.outcomes
     ]  # fmt: skip
     return [
-        Section("", [Table(["engine cost", "before", "after", "data", ""], costs, left=(0, 4))]),
+        Section("", [CellTable(["engine cost", "before", "after", "data", ""], costs, left=(0, 4))]),
         Section("", [_errors(fit)]),
         Section("", [Items(*doubts)]),
     ]
@@ -248,7 +248,7 @@ def _cost(name: str, value: float, spread: float) -> str:
     return f"{format_time(value)} ± {format_time(spread)}"
 
 
-def _errors(fit: EngineFit) -> Table:
+def _errors(fit: EngineFit) -> CellTable:
     def cells(name: str, rows: int, figures: tuple[float, float, float | None]) -> list[str]:
         return [name, str(rows), *("" if figure is None else percent(figure, 1) for figure in figures)]
 
@@ -261,7 +261,7 @@ def _errors(fit: EngineFit) -> Table:
         cells(f"all, {_NAMES[name]}", error.rows, (error.before, error.after, error.unseen))
         for name, error in fit.errors.items()
     ]
-    return Table(["mean error", "figures", "before", "after", "left out"], table)
+    return CellTable(["mean error", "figures", "before", "after", "left out"], table)
 
 
 _SAID = {"rate": "the request rate", "isl": "the prompts' length", "osl": "the answers' length", "hits": "prefix hits"}
@@ -291,7 +291,7 @@ def watch_document(found: Watched) -> Document:
     preempted = [f"{now.preemptions:.0f} preemptions"] if now.preemptions else []
     return [
         Section(title, [Words(f"{span}: {significant(now.rate)} requests/s, {sizes}{hits}")]),
-        Section("", [Table(["", "measured", "predicted", "90 % interval", "ratio"], rows, left=(0,))]),
+        Section("", [CellTable(["", "measured", "predicted", "90 % interval", "ratio"], rows, left=(0,))]),
         Section("", [Items(*_gaps(now))]),
         Section("", [Items(*preempted, *_drifts(found), *_moved(found), *_left(found))]),
         footer(calibrated(found.calibration), found.notes),
@@ -463,7 +463,7 @@ def league_document(found: League) -> Document:
     others = [each.tool for each in found.standings if each.tool != OURS]
     absent = [Words(f"{name} is not installed here, so it was not asked") for name in found.absent]
     return [
-        Section(f"{len(found.figures):,} measured figures", [Table(head, lines, left=(0,))]),
+        Section(f"{len(found.figures):,} measured figures", [CellTable(head, lines, left=(0,))]),
         Section(
             "", [Words("error: median over source, model, accelerator and metric. A win: ours is nearer"), *absent]
         ),
@@ -498,7 +498,7 @@ def _league_named(found: League, tool: str) -> list[Section]:
             cells = [[each.name, _METRIC_WORDS.get(each.metric, each.metric), three(each.measured),
                       *(_league_answer(each, name) for name in (OURS, tool))] for each in own[:_NAMED]]  # fmt: skip
             more = [Words(f"and {len(own) - _NAMED:,} more")] if len(own) > _NAMED else []
-            sections.append(Section("", [Table(head, cells, left=(0, 1)), *more]))
+            sections.append(Section("", [CellTable(head, cells, left=(0, 1)), *more]))
     return sections
 
 

@@ -33,7 +33,7 @@ NO_ENGINE = "no such engine"
 _SECONDS = 600.0  # for one answer of a program: an assumption
 
 
-class Question(NamedTuple):
+class RivalQuestion(NamedTuple):
     """A load on a deployment, as every tool is told it.
 
     load: static, concurrency, saturated, poisson; isl, osl: mean tokens; users: of the batch or in flight; rate: of an
@@ -73,7 +73,7 @@ class Question(NamedTuple):
 def figures(row: Any, ttft: float, tpot: float) -> dict[str, float]:
     """Every metric of a batch of `users` requests that start together, from both times [ms].
 
-    >>> row = Question("m", "g", "vllm", "static", 100.0, 11.0, 2.0)
+    >>> row = RivalQuestion("m", "g", "vllm", "static", 100.0, 11.0, 2.0)
     >>> figures(row, 50.0, 10.0)["output_tok_s_total"]  # 2 requests of 11 tokens in 150 ms
     146.66666666666666
     """
@@ -279,7 +279,7 @@ def asked(tool: str, row: Any) -> dict[str, float] | str:
 def main() -> None:
     """Answer the questions of a JSON list on standard input; the answers go out as a JSON list."""
     tool, questions = sys.argv[1], json.load(sys.stdin)
-    answers = [asked(tool, Question(**each)) for each in questions]
+    answers = [asked(tool, RivalQuestion(**each)) for each in questions]
     sys.stdout.write(json.dumps(answers))
 
 

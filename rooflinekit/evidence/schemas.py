@@ -6,8 +6,8 @@ from typing import ClassVar, NotRequired, get_type_hints
 
 from typing_extensions import TypedDict  # typing's own cannot be read back before Python 3.12
 
-from rooflinekit.evidence.compare import Comparison, Gap, Metric, Run
-from rooflinekit.evidence.measurement import Facts
+from rooflinekit.evidence.compare import ComparedMetric, ComparedRun, Comparison, Gap
+from rooflinekit.evidence.measurement import RunFacts
 from rooflinekit.report.schemas import Answers, CalibrationName, Ends, Schema, Signed, served
 
 
@@ -25,11 +25,11 @@ class _Compared(Answers):
 
     special: ClassVar = {
         **Answers.special,
-        Run: {
-            **get_type_hints(Facts), "facts": None, "calibration": CalibrationName, "version": str,
+        ComparedRun: {
+            **get_type_hints(RunFacts), "facts": None, "calibration": CalibrationName, "version": str,
             "interval": OfRun | None,
         },
-        Metric: {"error": Signed | None, "verdict": str},
+        ComparedMetric: {"error": Signed | None, "verdict": str},
         Gap: {
             "notes": None, **dict.fromkeys(("step_ms", "interference_ms", "queue_ms", "protocol_ms", "e2e_ms"), Signed)
         },

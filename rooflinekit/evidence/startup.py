@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.evidence.measurement import Facts, StartUp
+from rooflinekit.evidence.measurement import RunFacts, StartUp
 from rooflinekit.model.types.errors import InputError, SpecError
 from rooflinekit.model.types.units import GIB
 from rooflinekit.specs import load_model
@@ -64,8 +64,6 @@ def read_startup(source: str, text: str) -> StartUp:
     >>> log = "GPU KV cache size: 178,880 tokens, Maximum concurrency for 40,960 tokens per request: 4.37x"
     >>> read_startup("log", log).kv_tokens
     178880
-
-    Raises SpecError if the cache has no room, or a number is out of range.
     """
     every = {engine: _found(quantities, text) for engine, quantities in _patterns().items()}
     engine = max(every, key=lambda name: len(every[name]))
@@ -102,7 +100,7 @@ def read_startup(source: str, text: str) -> StartUp:
         told["ep"] = ranks
     return StartUp(
         source, size.get("kv"), round(room) if room else None, size.get("weight"), int(longest) if longest else None,
-        times, Facts(known_model(model), engine=_versioned(engine, version), tp=tp, max_num_seqs=most), told,
+        times, RunFacts(known_model(model), engine=_versioned(engine, version), tp=tp, max_num_seqs=most), told,
         printed_tokens=round(printed) if divided and printed else None, state_bytes=states or None,
         graph_bytes=size.get("graph"), activation_bytes=size.get("activation"), called=model,
     )  # fmt: skip

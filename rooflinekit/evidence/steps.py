@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _ENGINE = "gpt-fast"  # PyTorch's own kernels without a server around them, as the decoder of validate runs
 
 
-class Point(NamedTuple):
+class StepPoint(NamedTuple):
     """B sequences: prompts of T tokens, or one more token each at T keys."""
 
     phase: str
@@ -24,7 +24,7 @@ class Point(NamedTuple):
     context: int
 
     @classmethod
-    def of(cls, row: Mapping[str, Any]) -> Point:
+    def of(cls, row: Mapping[str, Any]) -> StepPoint:
         """Read the point of a row."""
         return cls(row["phase"], row["batch"], row["context"])
 
@@ -50,9 +50,9 @@ class MeasuredStep:
     row: Mapping[str, Any]
 
     @property
-    def point(self) -> Point:
+    def point(self) -> StepPoint:
         """The measured point."""
-        return Point.of(self.row)
+        return StepPoint.of(self.row)
 
     @property
     def tool(self) -> str:
@@ -73,7 +73,7 @@ class Compared:
     """One measured step beside the prediction for the whole model [ms]; `low` to `high` is its 90 % interval."""
 
     model: str
-    point: Point
+    point: StepPoint
     mode: str
     measured_ms: float
     predicted_ms: float
@@ -89,14 +89,11 @@ class Compared:
 
 
 def compare_model(rows: Iterable[Mapping[str, Any]], gpu: str, calibration: str | None = None) -> Iterator[Compared]:
-    """Predict every measured row of a step: the TTFT of a batch, or a decode step at its context.
-
-    Raises InputError (and its kinds) as `estimate` does.
-    """
+    """Predict every measured row of a step: the TTFT of a batch, or a decode step at its context."""
     from rooflinekit.estimation.estimator import estimate  # noqa: PLC0415 - points are measured where it cannot run
 
     for row in rows:
-        point = Point.of(row)
+        point = StepPoint.of(row)
         work = point.workload | deployment_of(row)
         answer = estimate(row["model"], gpu, calibration=calibration, allow_oom=True, **work)
         predicted = getattr(answer, point.metric)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from rooflinekit.evidence.measurement import Facts, Fields, Measurement, Spread
+from rooflinekit.evidence.measurement import Fields, MeasuredRun, MeasuredSpread, RunFacts
 from rooflinekit.evidence.startup import formats_of, gguf_format
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.specs.files import table_of
@@ -68,11 +68,8 @@ def accelerators(text: str | None) -> tuple[str | None, int | None]:
     return (text[: hit.start()] + text[hit.end() :]).strip(" _"), int(hit[1] or hit[2])
 
 
-def from_tool(source: str, data: Mapping[str, Any]) -> Iterator[Measurement]:
-    """The run in one JSON document of the tools of the table; none of any other.
-
-    Raises SpecError for what is no benchmark of speed, and for a value that cannot be.
-    """
+def from_tool(source: str, data: Mapping[str, Any]) -> Iterator[MeasuredRun]:
+    """The run in one JSON document of the tools of the table; none of any other."""
     for row in _tables()["refused"]:
         if all(isinstance(data.get(key), Mapping) for key in row["marks"]) and _holds(data, row["inside"]):
             raise SpecError(f"{source}: {row['says']}")
@@ -103,11 +100,8 @@ def _at(data: Mapping[str, Any], path: str) -> Any:
     return value
 
 
-def measurement_of(source: str, how: How, found: Mapping[str, Any], notes: tuple[str, ...] = ()) -> Measurement:
-    """A run by the names of tools.yaml; times are in ms unless the tool's are in seconds.
-
-    Raises SpecError for a value that cannot be, and for pools apart.
-    """
+def measurement_of(source: str, how: How, found: Mapping[str, Any], notes: tuple[str, ...] = ()) -> MeasuredRun:
+    """A run by the names of tools.yaml; times are in ms unless the tool's are in seconds."""
     fields, said = Fields(source, found), list(notes)
     if _true(found.get("disaggregated")):
         raise SpecError(_DISAGGREGATED.format(source))
@@ -130,10 +124,10 @@ def measurement_of(source: str, how: How, found: Mapping[str, Any], notes: tuple
     engine = how.engine or engine_of(fields.text("engine"))
     version = fields.text("version")
     spreads = {name: _spread(fields, name, 1e3 if how.seconds else 1.0) for name in _METRICS}
-    return Measurement(
+    return MeasuredRun(
         source=source,
         tool=how.tool,
-        facts=Facts(
+        facts=RunFacts(
             model=fields.text("model"),
             gpu=gpu,
             engine=f"{engine}@{version}" if engine and version and re.fullmatch(r"\d+(\.\d+)+", version) else engine,
@@ -173,9 +167,9 @@ def _rate(fields: Fields) -> float | None:
     return None if given in ("inf", "infinity", "none") else fields.number("rate") or None
 
 
-def _spread(fields: Fields, name: str, scale: float) -> Spread:
+def _spread(fields: Fields, name: str, scale: float) -> MeasuredSpread:
     values = {part: fields.number(f"{name}.{part}", scale=scale) for part in ("mean", "p50", "p90", "p99", "low")}
-    return Spread(**values) if values["mean"] or values["p50"] else Spread()
+    return MeasuredSpread(**values) if values["mean"] or values["p50"] else MeasuredSpread()
 
 
 def _deployment(fields: Fields, said: list[str]) -> tuple[dict[str, Any], str | None, int | None]:
@@ -200,7 +194,7 @@ def _deployment(fields: Fields, said: list[str]) -> tuple[dict[str, Any], str | 
     return found, gpu and _MAKERS.sub("", gpu), tp
 
 
-def _llama_bench(fields: Fields) -> Measurement:
+def _llama_bench(fields: Fields) -> MeasuredRun:
     """A row of llama-bench: so many prompt tokens, so many generated ones, or both, behind a context of some depth.
 
     Prompts alone are a TTFT, generated tokens alone a TPOT; of both together nothing but the whole time is known.
@@ -221,31 +215,29 @@ def _llama_bench(fields: Fields) -> Measurement:
         deployment["token_budget"] = ubatch
     return llama_run(
         fields.source, (prompt, made, depth), fields.number("avg_ts") or 0.0,
-        Facts(_QUANT.sub("", stem) or None, gpus[0] if gpus else None),
+        RunFacts(_QUANT.sub("", stem) or None, gpus[0] if gpus else None),
         deployment,
     )  # fmt: skip
 
 
 def llama_run(
-    source: str, tokens: tuple[int, int, int], rate: float, facts: Facts, deployment: Mapping[str, Any]
-) -> Measurement:
+    source: str, tokens: tuple[int, int, int], rate: float, facts: RunFacts, deployment: Mapping[str, Any]
+) -> MeasuredRun:
     """One test of llama-bench: tokens of prompt, answer and context before them, at so many a second.
 
-    >>> run = llama_run("t", (512, 0, 0), 1024.0, Facts(), {})
+    >>> run = llama_run("t", (512, 0, 0), 1024.0, RunFacts(), {})
     >>> run.ttft.mean, run.facts.isl
     (500.0, 512)
-
-    Raises SpecError without a token or a rate.
     """
     prompt, made, depth = tokens
     if not rate or not prompt + made:
         raise SpecError(f"{source}: a test of llama-bench without tokens or a rate")
     isl, osl = max(prompt + depth, 1), (made + 1 if made and not prompt else max(made, 1))
     whole = 1e3 * (prompt + made) / rate
-    return Measurement(
+    return MeasuredRun(
         source, "llama-bench",
-        Facts(facts.model, facts.gpu, "llama.cpp", 1, isl, osl, 1, requests=1, hits=depth / isl if prompt else None),
-        Spread(mean=None if made else whole), Spread(mean=None if prompt else whole / max(made, 1)),
-        e2e=Spread(mean=whole if prompt and made else None),
+        RunFacts(facts.model, facts.gpu, "llama.cpp", 1, isl, osl, 1, requests=1, hits=depth / isl if prompt else None),
+        MeasuredSpread(mean=None if made else whole), MeasuredSpread(mean=None if prompt else whole / max(made, 1)),
+        e2e=MeasuredSpread(mean=whole if prompt and made else None),
         static=True, notes=(f"{rate:,.4g} tokens/s",), deployment=tuple(deployment.items()),
     )  # fmt: skip

@@ -16,8 +16,8 @@ from rooflinekit.estimation.results import about
 from rooflinekit.evidence.benchmark_runs import Given, Kept, Posed, pose, room_of
 from rooflinekit.evidence.engine_fit.cases import posed_benchmarks
 from rooflinekit.evidence.engine_fit.fit import EngineFit, fit_benchmarks
-from rooflinekit.evidence.exposition import Interval
-from rooflinekit.evidence.measurement import Measurement, StartUp
+from rooflinekit.evidence.exposition import MeasuredInterval
+from rooflinekit.evidence.measurement import MeasuredRun, StartUp
 from rooflinekit.load.answer import STEADY, play_load
 from rooflinekit.load.compiled import prepare
 from rooflinekit.load.lengths import Fixed, LogNormal, cv
@@ -211,17 +211,14 @@ class Watcher:
         self.given, self.learnt = given.with_logs(logs), learnt
         self.seen: list[Beside] = []
         self._room = room_of(logs)
-        self._intervals: list[Interval] = []
+        self._intervals: list[MeasuredInterval] = []
         self._changes = {name: ChangeDetector(smallest, learnt) for name, smallest in SMALLEST.items()}
         self._found: dict[str, float] = {}
         self._posed: Posed | None = None
         self._resolved: Kept = {}
 
-    def see(self, interval: Interval) -> Beside:
-        """Predict an interval, and judge it.
-
-        Raises InputError for what its deployment lacks, DoesNotFitError where not one request would fit.
-        """
+    def see(self, interval: MeasuredInterval) -> Beside:
+        """Predict an interval, and judge it."""
         posed = pose(interval.run, self.given, self._room_of(interval), self._resolved)
         beside = set_beside(interval, posed, self.given.copies(interval.run))
         self._posed = posed
@@ -235,11 +232,8 @@ class Watcher:
                 self._found.setdefault(name, beside.end)
         return beside
 
-    def see_all(self, intervals: Iterable[Interval]) -> list[str]:
-        """Judge intervals; returns why each that cannot be predicted is left out.
-
-        Raises what `see` does for the first one, where none was ever predicted.
-        """
+    def see_all(self, intervals: Iterable[MeasuredInterval]) -> list[str]:
+        """Judge intervals; returns why each that cannot be predicted is left out."""
         errors, intervals = list[RooflinekitError](), list(intervals)
         prepare(2 * STEADY * len(intervals))  # an open loop and a closed one for each
         for each in intervals:
@@ -274,7 +268,7 @@ class Watcher:
         last = {each.run.source.partition(" at ")[0]: each.run.notes for each in self._intervals}
         return list(dict.fromkeys(note for notes in last.values() for note in notes))
 
-    def _room_of(self, interval: Interval) -> int | None:
+    def _room_of(self, interval: MeasuredInterval) -> int | None:
         """Tokens that the cache of one replica holds."""
         return interval.kv_tokens // self.given.copies(interval.run) if interval.kv_tokens else self._room
 
@@ -283,8 +277,6 @@ class Watcher:
 
         Since the last lasting change of TPOT, if one lasts; at most `DISTINCT` of them, spread evenly over the requests
         under way, since neighbouring minutes repeat each other. date: of the fit, for its file.
-
-        Raises what `fit_engine` does.
         """
         since = self._changes["tpot"].since or 0
         places = sorted(range(since, len(self.seen)), key=lambda place: self.seen[place].in_flight)
@@ -294,7 +286,7 @@ class Watcher:
             raise InputError("no request came to its first token while the servers were watched")
         runs = sorted((each.run for each in chosen), key=lambda run: run.source)
         digest = hashlib.sha256(repr(runs).encode()).hexdigest()[:16]
-        entries: list[Measurement | StartUp] = [*runs, StartUp("cache", kv_tokens=self._room_of(chosen[-1]))]
+        entries: list[MeasuredRun | StartUp] = [*runs, StartUp("cache", kv_tokens=self._room_of(chosen[-1]))]
         name = runs[0].source.partition(" at ")[0]
         benchmarks = posed_benchmarks({digest: name}, {digest: entries}, self.given, [], {})
         return fit_benchmarks(benchmarks, self.given, date)
@@ -332,7 +324,7 @@ class Watcher:
         return {part: tpot(**{part: told[-1][part]}) / whole for part in parts}
 
 
-def watch(intervals: Iterable[Interval], given: Given | None = None, **said: Any) -> Watched:
+def watch(intervals: Iterable[MeasuredInterval], given: Given | None = None, **said: Any) -> Watched:
     """Set the intervals of a recording or of a request log beside their prediction.
 
     Args:
@@ -354,7 +346,7 @@ def left_out(lost: Sequence[str]) -> tuple[str, ...]:
     return (f"{len(lost)} intervals are left out: {lost[0]}",) if lost else ()
 
 
-def set_beside(interval: Interval, posed: Posed, replicas: int) -> Beside:
+def set_beside(interval: MeasuredInterval, posed: Posed, replicas: int) -> Beside:
     """An interval beside the open loop at its rate, and beside as many requests as were under way in it; both played.
 
     Those are Little's law where end-to-end times are counted, else the gauges, else what the open loop has.

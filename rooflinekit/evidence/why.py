@@ -13,7 +13,7 @@ from itertools import combinations
 from typing import Any
 
 from rooflinekit.evidence.benchmark_runs import Given, Posed, pose
-from rooflinekit.evidence.measurement import PREDICTED, Facts, Measurement
+from rooflinekit.evidence.measurement import PREDICTED, MeasuredRun, RunFacts
 from rooflinekit.load.answer import play_load
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.model import MixtureOfExperts
@@ -67,18 +67,16 @@ class Why:
     tried: int
 
 
-def told(run: Measurement) -> dict[str, Any]:
+def told(run: MeasuredRun) -> dict[str, Any]:
     """Options that the file of a run states."""
-    facts = {name: value for name in Facts.__dataclass_fields__ if (value := getattr(run.facts, name)) is not None}
+    facts = {name: value for name in RunFacts.__dataclass_fields__ if (value := getattr(run.facts, name)) is not None}
     return facts | dict(run.deployment)
 
 
-def explain(run: Measurement, given: Given, room: int | None = None, own: Mapping[str, Any] | None = None) -> Why:
+def explain(run: MeasuredRun, given: Given, room: int | None = None, own: Mapping[str, Any] | None = None) -> Why:
     """Find the smallest changes of a run's assumptions with which the prediction fits it.
 
     own: what its file says, where that is not what is assumed.
-
-    Raises what `pose` raises for the run as it is.
     """
     posed = pose(run, given, room)
     case = _RunCase(run, given, room, _deviations(posed))
@@ -123,7 +121,7 @@ def _deviations(posed: Posed) -> dict[str, float]:
 class _RunCase:
     """A run, what is known of it, and the deviations of its predictions."""
 
-    run: Measurement
+    run: MeasuredRun
     given: Given
     room: int | None
     deviations: Mapping[str, float]
@@ -189,7 +187,7 @@ class _RunCase:
         return best
 
 
-def _figures(run: Measurement) -> int:
+def _figures(run: MeasuredRun) -> int:
     """Number of figures of a run."""
     return sum(map(bool, (run.ttft.middle[1], run.tpot.middle[1], run.e2e.mean, run.output_tok_s)))
 
@@ -206,13 +204,13 @@ def _best_of_each(reasons: Iterable[ChangeSet]) -> list[ChangeSet]:
     return list(best.values())
 
 
-def _changed(run: Measurement, given: Given, option: str, value: Any) -> tuple[Measurement, Given]:
+def _changed(run: MeasuredRun, given: Given, option: str, value: Any) -> tuple[MeasuredRun, Given]:
     """A run and what is known of it with another value of an option."""
     if option in _OF_FILE:
         return replace(run, facts=replace(run.facts, **{option: value})), given
     if option == "replicas":
         return run, replace(given, replicas=value)
-    if option in Facts.__dataclass_fields__:
+    if option in RunFacts.__dataclass_fields__:
         facts = replace(given.facts, **{option: value})
         if option == "concurrency" and run.facts.requests:  # a closed loop of so many turns each
             turns = run.facts.requests / (given.facts.concurrency or run.facts.concurrency or run.facts.requests)
@@ -251,7 +249,7 @@ def _price(option: str, was: Any, value: Any, said: str) -> float:
     return _PRICES[said] + _RARE.get(option, 0.0) + _DOUBLING * doublings
 
 
-def _said_by(option: str, facts: Facts, given: Given, stated: Mapping[str, Any]) -> str:
+def _said_by(option: str, facts: RunFacts, given: Given, stated: Mapping[str, Any]) -> str:
     """Source of an option: you, the file, or nobody."""
     if getattr(given.facts, option, None) is not None and option != "cv":
         return "you"

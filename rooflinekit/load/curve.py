@@ -59,7 +59,7 @@ class LoadCurve:
 
     @property
     def closed(self) -> bool:
-        """Whether users wait for their answers."""
+        """True if users wait for their answers."""
         return self.asked.users is not None
 
     @cached_property
@@ -69,12 +69,12 @@ class LoadCurve:
 
     @cached_property
     def scene(self) -> Scene:
-        """What all loads are played on."""
+        """The scene on which all loads are played."""
         return scene_for(self.predictor, self.asked, self.scheduler, self.longest)
 
     @cached_property
     def loads(self) -> tuple[float, ...]:
-        """Of the rungs: requests a second, or users, of one replica."""
+        """Requests a second, or users, of one replica at each rung."""
         if not self.closed:
             return tuple(share * self.full for share in SHARES)
         rungs = [1]
@@ -158,6 +158,6 @@ class LoadCurve:
 
 
 def _share(left: float, over: float) -> float:
-    """How far from one rung to the next a limit is reached, of which 1/left and 1/over are taken up there."""
+    """Share of the way between two rungs at which a limit is reached; 1/left and 1/over of it are taken there."""
     taken, beyond = 1.0 / left, 1.0 / over if over > 0.0 else math.inf
     return (1.0 - taken) / (beyond - taken) if math.isfinite(beyond) else 0.0

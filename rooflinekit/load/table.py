@@ -59,7 +59,7 @@ _FINE = 32  # contexts and chunk lengths up to here stand one by one
 
 
 class Clock(Protocol):
-    """How long an engine step takes. A `StepTable` is one; a test may bring its own."""
+    """A source of step times. A `StepTable` is one; a test may bring its own."""
 
     def step(self, decodes: int, keys: int, chunks: Sequence[Chunk], firsts: int) -> float:
         """Time of a step [s].
@@ -92,7 +92,7 @@ class Rows(dict[int, Row]):
         self._worked_out, self.numbers, self._together = worked_out, numbers, together
 
     def __missing__(self, number: int) -> Row:
-        """Work it out."""
+        """A row that is worked out on its first reading."""
         self.update(self._worked_out(number))
         return self[number]
 
@@ -117,7 +117,7 @@ class TimesByTokens:
 
 @dataclass(frozen=True)
 class Savings:
-    """What each chunk after the first saves [s], because one launch serves all: by chunks and their mean tokens.
+    """Seconds that each chunk after the first saves, because one launch serves all: by chunks and mean tokens.
 
     Rows of `times` stand by place in `counts`, the numbers of chunks; each is by new and by past tokens, both on
     `grid`, with straight lines between. `cells` is the place in the grid of every whole number.
@@ -206,7 +206,7 @@ class StepTable:
         return self.step(batch, keys, ((new, past),) if new else (), 1 if new else 0)
 
     def step(self, decodes: int, keys: float, chunks: Sequence[Chunk], firsts: int) -> float:
-        """See `Clock`."""
+        """Time of a step [s], as `Clock` has it."""
         n = len(chunks)
         new, past = [new for new, _ in chunks], [past for _, past in chunks]
         return step_time(*self.arrays, decodes, keys, n, new, past, firsts, [0] * n, [0] * n)
@@ -224,12 +224,12 @@ class StepTable:
         return longest / whole if whole else 1.0
 
     def run(self, decodes: int, keys: float) -> Span:
-        """See `Clock`; straight up to the next context of the grid."""
+        """Decode steps, as `Clock` has them; straight up to the next context of the grid."""
         return run_time(*self.arrays, decodes, keys)
 
     @cached_property
     def arrays(self) -> tuple[Table, Table]:
-        """As the loop reads it, and the table of steps whose halves take turns (the same where none do).
+        """The arrays that the loop reads, and those of steps whose halves take turns (the same where none do).
 
         The busiest stage's share of a step is that of one middle step: it moves by some hundredths with the batch.
         """
@@ -403,31 +403,31 @@ class _Parts:
         return _shaped(plan.time(batch).expected, batch)
 
     def shared(self, tokens: list[float]) -> list[float]:
-        """Of these numbers of tokens, with one sequence."""
+        """Times of these numbers of tokens, with one sequence."""
         one = Batch(prefilling=Sequences(1.0, _array(tokens), 0.0, 1.0))
         times: list[float] = self._rest(one).tolist()
         return times
 
     def pooled(self, tokens: list[float]) -> list[float]:
-        """What attention replicas do together, for these numbers of tokens on all of them."""
+        """Times of joint work of attention replicas, for these numbers of tokens on all of them."""
         one = Batch(prefilling=Sequences(1.0, _array(tokens) / self.plan.deployment.dp, 0.0, 1.0))
         times: list[float] = (self.time(self.whole, one) - self.time(self.calm, one)).tolist()
         return times
 
     def keyed(self, keys: list[float]) -> list[float]:
-        """What works on the keys of all prompts, for these numbers of keys."""
+        """Times of work on the keys of all prompts, for these numbers of keys."""
         one = Batch(prefilling=Sequences(1.0, _array(keys) / self.seen))
         times: list[float] = self.time(self.by_keys, one).tolist()
         return times
 
     def sampled(self, most: int) -> list[float]:
-        """Of 0, 1, … rows."""
+        """Times of 0, 1, … sampled rows."""
         rows = _array([float(row) for row in range(1, most + 1)])
         batch = Batch.prefill(rows, 1.0) if self.switching else Batch.decode(rows, 1.0)
         return [0.0, *self.time(self.by_rows, batch).tolist()]
 
     def sequences(self, most: int, shared: TimesByTokens) -> list[float]:
-        """What 0, 1, … sequences take beyond that: state, and the engine's work for each."""
+        """Times of 0, 1, … sequences beyond that: state, and the engine's work for each."""
         counts = _array([float(count) for count in range(1, most + 1)])
         decoding = Batch.decode(counts, 1024.0 + self.width, float(self.width))
         beside = _SHORT if self.switching else 0
@@ -438,7 +438,7 @@ class _Parts:
         return [0.0, *([0.0] if beside else []), *(each - _array(known)).tolist()]
 
     def alone(self, most: int) -> tuple[list[float], list[float]]:
-        """All but attention of 0, 1, … sequences that decode alone, and the least time of such a step."""
+        """Times of all but attention of 0, 1, … sequences that decode alone, and the least time of such a step."""
         counts = _array([float(count) for count in range(1, most + 1)])
         batch = Batch.decode(counts, 1024.0 + self.width, float(self.width))
         rest = self.time(self.whole, batch) - self.time(self.by_phase, batch)
@@ -455,7 +455,7 @@ class _Parts:
         return None
 
     def encoded(self, most: int) -> list[float]:
-        """The images of 0, 1, … prompts; empty where there are none."""
+        """Times of the images of 0, 1, … prompts; empty where there are none."""
         if not self.images:
             return []
         counts = _array([float(count) for count in range(1, most + 1)])
@@ -468,21 +468,21 @@ class _Parts:
         return self.times * sum(kernel.count for kernel in kernels) * self.plan.costs.launch * self.plan.costs.prompt
 
     def decode(self, number: int) -> dict[int, list[float]]:
-        """Of so many decoding sequences at the contexts of the grid, and of those beside them."""
+        """Times of so many decoding sequences at the contexts of the grid, and of those beside them."""
         counts = range(number - (number - 1) % _ABREAST, number - (number - 1) % _ABREAST + _ABREAST)
         keys = _array([max(context, float(self.width)) for context in self.grid])
         batch = Batch.decode(_array([float(count) for count in counts])[:, None], keys, float(self.width))
         return dict(zip(counts, self.time(self.by_phase, batch).tolist(), strict=True))
 
     def prefill(self, tokens: list[float]) -> Array:
-        """Of one chunk by new and by past tokens."""
+        """Times of one chunk by new and by past tokens."""
         import numpy as np  # noqa: PLC0415 - as below
 
         new = np.maximum(_array(tokens), 1.0)[:, None]
         return self.time(self.by_phase, Batch(prefilling=Sequences(1.0, new, _array(tokens), 1.0)))
 
     def several(self, most: int, longest: int) -> Savings | None:
-        """What several chunks save, where it is more than the launch of a chunk without work."""
+        """Savings of several chunks, where they exceed the launch of a chunk without work."""
         launch = float(self.prefill([0.0])[0, 0])
         some = _array([8.0, 64.0, 512.0, 8.0, 64.0, 512.0]), _array([0.0, 0.0, 0.0, 512.0, 4096.0, 4096.0])
         whole = self.time(self.whole, Batch(prefilling=Sequences(8.0, *some)))
@@ -503,7 +503,7 @@ class _Parts:
         return Savings(counts, grid, cells, Rows(plane, range(len(counts)), partial(planes, counts)))
 
     def saved(self, chunks: Numeric, new: Array, past: Array) -> Array:
-        """What each of so many equal chunks after the first saves [s]."""
+        """Seconds that each of so many equal chunks after the first saves."""
         import numpy as np  # noqa: PLC0415 - as below
 
         new = np.maximum(new, 1.0)
@@ -518,7 +518,7 @@ class _Parts:
         return {number: self._planes[number].tolist()}
 
     def planes(self) -> Array:
-        """Those of all."""
+        """The planes of all numbers of new tokens."""
         return self._planes
 
     @cached_property
@@ -552,7 +552,7 @@ class _Parts:
         return launches_of(self.by_rows.kernels(Batch.prefill(1.0, 8.0)), self.plan.costs) * longer
 
     def _host(self, sequences: float) -> float:
-        """What the engine adds to a step of so many sequences [s]."""
+        """Time that the engine adds to a step of so many sequences [s]."""
         one = replace(self.plan.iteration(Batch.decode(1.0, 8.0)), sequences=sequences)
         return float(sum(host_times(self.plan.costs, one), 0.0))
 
@@ -561,7 +561,7 @@ class _Parts:
 
 
 class _Halves(_Parts):
-    """The same of steps whose halves take turns: twice a half without its exchanges, which are a floor.
+    """Parts of steps whose halves take turns: twice a half without its exchanges, which are a floor.
 
     While kernels that move data hold cores, the other half computes at what is left: t_c + s·t_x, and t_x at least
     (`rooflinekit.model.timing.overlap`).
@@ -596,7 +596,7 @@ class _Halves(_Parts):
         return _by_tokens(moved, most)
 
     def _spent(self, plan: Plan, batch: Batch) -> tuple[Array, Array, float]:
-        """Of a half: all kernels but exchanges, the exchanges [s], and the cores that these hold."""
+        """Times of a half [s]: all kernels but exchanges, and the exchanges; and the cores that these hold."""
         timed = plan.apart(batch.half, plan.costs)
         moving = [each for each in timed if each.kernel.family == "exchange"]
         movers = max((float(each.kernel.shaped(ExchangeShape).movers) for each in moving), default=0.0)
@@ -606,7 +606,7 @@ class _Halves(_Parts):
 
 
 def _by_tokens(times: Callable[[list[float]], list[float]], most: int) -> TimesByTokens:
-    """Of 0, 1, … tokens one by one, and up to `most` on a grid."""
+    """Times of 0, 1, … tokens one by one, and up to `most` on a grid."""
     dense = [float(tokens) for tokens in range(1, min(most, _DENSE) + 1)]
     counts = _grid(most + 1.0, dense[-1])
     found = times(dense + counts)
@@ -662,7 +662,7 @@ def _split(plan: Plan) -> tuple[dict[Operation, int], dict[Operation, int], froz
 
 
 def _switches(plan: Plan) -> bool:
-    """Whether prompts change a kernel that works on all tokens: the same tokens take another without them."""
+    """True if prompts change a kernel that works on all tokens: the same tokens take another without them."""
     same = Sequences(8.0, 1.0, 8.0, 1.0)
     kinds = Batch(same), Batch(None, same)
     exchanging = [op for op in plan.operations if isinstance(op, Exchange)]
@@ -674,7 +674,7 @@ def _launches(plan: Plan, op: Operation, batch: Batch) -> list[Kernel]:
 
 
 def _by_keys(plan: Plan, op: Operation) -> bool:
-    """Whether it works on the keys of all prompts together, new and old alike, and on nothing of other sequences."""
+    """True if it works on the keys of all prompts together, new and old alike, and on nothing of other sequences."""
     alike = Sequences(1.0, 8.0, 60_000.0), Sequences(1.0, 30_008.0, 30_000.0), Sequences(2.0, 4.0, 30_000.0)
     first, *others = (_launches(plan, op, Batch(prompts)) for prompts in alike)
     fewer = _launches(plan, op, Batch(Sequences(1.0, 8.0, 50_000.0)))

@@ -192,8 +192,6 @@ def cache_law(  # noqa: PLR0913, PLR0917 - what is cached, its formats, its spli
 
     `kv` is the format of keys, values and latents, `index` that of a sparse attention's index keys; `policy` says how
     many tokens are kept.
-
-    Raises WorkloadError for a block below 1 token.
     """
     if block < 1:
         raise WorkloadError(f"block must be at least 1 token, not {block}")

@@ -73,9 +73,6 @@ def resolve_precision(model: Model, deployment: Deployment, accelerator: Acceler
     have (wide, FP8 or INT8), else the checkpoint's own cache format or the stream. `attention_weights` and `lm_head`
     are those of attention's matrices and of the LM head, where they differ. Inputs that are to be narrow stay in the
     stream's format where the accelerator lacks theirs and engines have kernels that unpack the weights.
-
-    Raises DtypeError for a format that its role cannot have, that the accelerator has no units for, or for narrow
-    activations over weights that they cannot be multiplied with.
     """
     weights, asked = deployment.weights, deployment.activations
     if model.unpriced and weights is None:

@@ -66,8 +66,6 @@ def attached_head(method: str, model: Model, deployment: Deployment, precision: 
     """Lay out the draft that `method` adds to `model`; `heads` counts Medusa's heads, one a drafted token.
 
     Published heads are in 16 bit, whatever the target's layers are stored in; the LM head stays the target's.
-
-    Raises InputError for a model without MTP layers, or without attention for an EAGLE layer.
     """
     deployment = replace(deployment, pp=1, images=None, encoder_gpus=0, lora_rank=0)
     if method != "mtp":
@@ -182,10 +180,7 @@ class Draft:
 
 
 def make_draft(plan: Plan, choice: Speculation, model: Model | None = None) -> Draft:
-    """Lay out the draft; `model` is the draft model where the method is one.
-
-    Raises InputError (and its kinds) for a method that the target does not have, or a split that the draft has not.
-    """
+    """Lay out the draft; `model` is the draft model where the method is one."""
     if choice.method == "ngram":
         return Draft(choice, None, None, None, 1, 0.0, CacheLaw((), 0.0))
     if model is not None:

@@ -18,7 +18,7 @@ from typing_extensions import override
 from rooflinekit.decision.launching.launch import parts_of_plan
 from rooflinekit.estimation.estimator import Resolved
 from rooflinekit.estimation.options import part_of, read
-from rooflinekit.estimation.scenario import Simulation as SimulationOptions
+from rooflinekit.estimation.scenario import SimulationOptions
 from rooflinekit.load.arrivals import Arrival
 from rooflinekit.load.lengths import Length, parse_length, spread_length
 from rooflinekit.model.serving.flight import microbatches
@@ -27,7 +27,7 @@ from rooflinekit.ops.metrics import Metrics
 from rooflinekit.simulation.decoding import Speculative
 from rooflinekit.simulation.event_loop import Simulation
 from rooflinekit.simulation.ledger import Ledger, RequestObjective
-from rooflinekit.simulation.replica import Replica
+from rooflinekit.simulation.replica import ObjectReplica
 from rooflinekit.simulation.requests import Job, Source
 from rooflinekit.simulation.simulate import Load, Setup, deployed, fleet_of
 from rooflinekit.specs.files import read_json
@@ -196,7 +196,7 @@ class PlayedEngine:
         for replica, metrics in zip(fleet.all, self.metrics, strict=True):
             replica.ledger = _Books(metrics)
         self.longest = min(self.longest, *(each.pool.total * each.pool.size for each in fleet.all))
-        self.replicas: list[Replica] = fleet.all
+        self.replicas: list[ObjectReplica] = fleet.all
         self.run = Simulation(fleet, Source(iter(())), Ledger(RequestObjective(), self._left))
         self.streams: dict[Job, Stream] = {}
         self.refused = 0
@@ -260,7 +260,7 @@ class PlayedEngine:
                 self._tokens(replica, metrics, time)
         self._settle(time)
 
-    def _tokens(self, replica: Replica, metrics: Metrics, time: float) -> None:
+    def _tokens(self, replica: ObjectReplica, metrics: Metrics, time: float) -> None:
         """Tell of tokens of decode steps that are over by now, booked or not."""
         decoding, drawn = replica.decoding, isinstance(replica.decoding, Speculative)
         over = decoding.steps + replica.steps_over(time)

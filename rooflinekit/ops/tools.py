@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 
-def _on(table: Any, gpus: Any = scenario.Accelerator) -> Any:
+def _on(table: Any, gpus: Any = scenario.AcceleratorOptions) -> Any:
     """A table of options, behind those that name accelerators."""
     made: Any = TypedDict
     return made(table.__name__, {**gpus.__annotations__, **table.__annotations__}, total=False)
@@ -231,19 +231,19 @@ TOOLS: Mapping[str, Tool] = {
         Tool("estimate", "Predict TTFT, TPOT, throughput, memory and power, of a static batch or under load.",
              _estimate, _ESTIMATE, {"model": (str, ...), "kernels": (bool, False)}, quick=True),
         Tool("plan", "Find the cheapest deployments that carry a traffic within objectives: 'p95 ttft<1s'.",
-             _plan, _on(scenario.Plan, scenario.Accelerators),
+             _plan, _on(scenario.PlanOptions, scenario.Accelerators),
              {"model": (str, ...), "slo": (str | list[str] | None, None)}, (*_FILES, "classes")),
         Tool("levers", "Say what would help a deployment most, ranked by what it gains.",
-             _ask("decision.sensitivity.levers:levers"), _on(scenario.Levers), like=_interval),
+             _ask("decision.sensitivity.levers:levers"), _on(scenario.LeversOptions), like=_interval),
         Tool("explain", "Derive a number of an estimate (tpot, ttft, memory, decode.attention ...) from its sources.",
              _explain, _ESTIMATE, {"model": (str, ...), "metric": (str, ...), "depth": (int, 2)}),
         Tool("simulate", "Serve up to 5,000 requests one by one, and give the percentiles that users feel.",
-             _ask("simulation.simulate:simulate"), _on(scenario.Simulation), leave=(*_FILES, *_MACHINES), most=_WORK,
-             like=_simulated),
+             _ask("simulation.simulate:simulate"), _on(scenario.SimulationOptions),
+             leave=(*_FILES, *_MACHINES), most=_WORK, like=_simulated),
         Tool("compare", "Set a result of a benchmark client (its JSON as `run`) beside the prediction.",
-             _compare, scenario.Served, {"run": (dict[str, Any], ...)}),
-        Tool("models", "List the models that are known.", _listed("model"), scenario.Accelerator, {}, ("gpu",)),
-        Tool("gpus", "List the accelerators that are known.", _listed("accelerator"), scenario.Accelerator, {},
+             _compare, scenario.ServedOptions, {"run": (dict[str, Any], ...)}),
+        Tool("models", "List the models that are known.", _listed("model"), scenario.AcceleratorOptions, {}, ("gpu",)),
+        Tool("gpus", "List the accelerators that are known.", _listed("accelerator"), scenario.AcceleratorOptions, {},
              ("gpu",)),
     )
     if tool.name != "compare" or find_spec("rooflinekit.evidence")

@@ -22,7 +22,7 @@ from rooflinekit.model.types.model import (
     Model,
 )
 from rooflinekit.model.types.units import GB, format_bytes, format_count, format_rate
-from rooflinekit.report.document import Document, Facts, Section, Table, amount
+from rooflinekit.report.document import CellTable, Document, Facts, Section, amount
 from rooflinekit.specs.locate import Loaded
 
 _MODULES = ("embedding", "attention", "ffn", "experts", "shared_experts", "lm_head", "other")
@@ -45,7 +45,7 @@ def listed(rows: Sequence[dict[str, Any]], everything: bool) -> Document:
     if not everything:
         cells = [list(map(_short, names, row)) for row in cells]
     left = [column for column, name in enumerate(names) if isinstance(rows[0][name], str)]
-    return [Section("", [Table([_HEADINGS.get(name, name) for name in names], cells, left)])]
+    return [Section("", [CellTable([_HEADINGS.get(name, name) for name in names], cells, left)])]
 
 
 def _cell(key: str, value: Any) -> str:
@@ -76,7 +76,7 @@ def document(found: Loaded[Model] | Loaded[Accelerator] | ParameterCount) -> Doc
     """One model or accelerator with its sources, or the parameters of a model by module."""
     if isinstance(found, ParameterCount):
         counts = [[name, f"{getattr(found, name):,}"] for name in (*_MODULES, "total", "active")]
-        return [Section("Parameters", [Table(["module", "weights"], counts)])]
+        return [Section("Parameters", [CellTable(["module", "weights"], counts)])]
     item = found.value
     sections, sources = _model(item) if isinstance(item, Model) else _accelerator(item)
     aliases = [("aliases", ", ".join(item.aliases))] if item.aliases else []
@@ -208,7 +208,7 @@ def _model(model: Model) -> tuple[list[Section], list[tuple[str, str]]]:
     kinds = Facts(*((f"{kind['count']} x", kind["layer"]) for kind in entry["layer_kinds"]))
     sections = [
         Section(f"{model.name}: {shape}", []),
-        Section("", [Table((), rows, left=(0, 2))]),
+        Section("", [CellTable((), rows, left=(0, 2))]),
         Section("", [kinds]),
     ]
     return sections, [("source", model.source), ("file", model.origin)]
@@ -266,7 +266,7 @@ def _accelerator(gpu: Accelerator) -> tuple[list[Section], list[tuple[str, str]]
     ]
     price = gpu.price and f"${gpu.price.usd_per_hour:.2f} an hour in {gpu.price.date}, {gpu.price.source}"
     title = f"{gpu.name}: {gpu.title}, {gpu.architecture}, {gpu.cores} cores, {gpu.tdp_w:.0f} W"
-    tables = [Table(["dense peak", "", "ridge"], peaks), Table((), facts, left=(0, 2))]
+    tables = [CellTable(["dense peak", "", "ridge"], peaks), CellTable((), facts, left=(0, 2))]
     titles = dict.fromkeys(title for p in gpu.provenance for title in p.source.split("; "))
     sources = [each for each in titles if not any(other != each and other.startswith(each) for other in titles)]
     sections = [Section(title, []), *(Section("", [table]) for table in tables)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rooflinekit.decision.economics.cost import Cost, PriceResult
 from rooflinekit.decision.economics.retention import Retained, TraceAnswer
 from rooflinekit.model.types.units import format_bytes, format_count, format_time, percent, significant
-from rooflinekit.report.document import Document, Items, Section, Table, Words, ended, footer, headed, ms, three
+from rooflinekit.report.document import CellTable, Document, Items, Section, Words, ended, footer, headed, ms, three
 
 
 def document(found: Cost) -> Document:
@@ -29,7 +29,7 @@ def document(found: Cost) -> Document:
         Section("", [_prices(p)]),
         *([Section("", [Words(words, indent="")]) for words in _power(p)] if p.watts is not None else []),
         Section("why output costs more than input", [Words(found.reason.sentence, indent="")]),
-        Section("", [Table(["each GPU", "FLOP", "weights", "cache", "time of the replica"], work)]),
+        Section("", [CellTable(["each GPU", "FLOP", "weights", "cache", "time of the replica"], work)]),
         *_dialogues(found),
         *_contexts(found),
         Section("room for sequences", [_room(found)]),
@@ -38,7 +38,7 @@ def document(found: Cost) -> Document:
     ]
 
 
-def _prices(p: PriceResult) -> Table:
+def _prices(p: PriceResult) -> CellTable:
     spans = p.interval or {}
     rows = []
     for kind in ("cached", "input", "output"):
@@ -46,7 +46,7 @@ def _prices(p: PriceResult) -> Table:
         ends = " – ".join(significant(end) for end in spans[name]) if name in spans else "-"
         energy = three(getattr(p, f"joules_per_{kind}_token"))
         rows.append([f"{kind} token", significant(getattr(p, name)), ends, energy])
-    return Table(["", "$/Mtok", "90 %", "J/token"], rows)
+    return CellTable(["", "$/Mtok", "90 %", "J/token"], rows)
 
 
 def _power(p: PriceResult) -> tuple[str, str]:
@@ -77,7 +77,7 @@ def _dialogues(found: Cost) -> list[Section]:
         turn = f"{cost.asked_tokens} in and {cost.answered_tokens} out a turn"
         sent = f"{cost.sent_tokens:,.0f} prompt tokens are sent, {cost.computed_tokens:,.0f} computed with the cache"
         lengths.append(f"{name}: {cost.system_tokens} tokens of system prompt, {turn}; {sent}")
-    return [Section("conversations and agents: $ per 1,000", [Table(header, rows)]), Section("", [Items(*lengths)])]
+    return [Section("conversations and agents: $ per 1,000", [CellTable(header, rows)]), Section("", [Items(*lengths)])]
 
 
 def _contexts(found: Cost) -> list[Section]:
@@ -93,10 +93,10 @@ def _contexts(found: Cost) -> list[Section]:
         f"a sequence of {far.context:,} tokens takes the place of {far.displaced:.0f} ordinary ones; its output tokens "
         f"cost {far.output_usd_per_million / near.output_usd_per_million:.0f} x as much"
     ]  # fmt: skip
-    return [Section("a long context", [Table(header, rows)]), Section("", [Words(*displaced, indent="")])]
+    return [Section("a long context", [CellTable(header, rows)]), Section("", [Words(*displaced, indent="")])]
 
 
-def _room(found: Cost) -> Table:
+def _room(found: Cost) -> CellTable:
     """The share of the cache's room in use, and the sequences that fit, by how room is given away."""
     w = found.waste
     rows = [
@@ -104,7 +104,7 @@ def _room(found: Cost) -> Table:
         ["reserved for the final length", percent(w.final_used, 1), f"{w.final_sequences:,}"],
         [f"in blocks of {w.block}", percent(w.paged_used, 1), f"{w.paged_sequences:,}"],
     ]
-    return Table(["", "in use", "sequences"], rows)
+    return CellTable(["", "in use", "sequences"], rows)
 
 
 def _memory(found: Cost) -> list[str]:
@@ -142,7 +142,7 @@ def trace_document(found: TraceAnswer) -> Document:
                for name, spread in (("tokens in", found.isl), ("tokens out", found.osl))]  # fmt: skip
     sections = [
         Section(f"{found.trace}, {found.format}", [Words(asked)]),
-        Section("", [Table(["", "mean", "p50", "p90", "p99", "max"], lengths)]),
+        Section("", [CellTable(["", "mean", "p50", "p90", "p99", "max"], lengths)]),
     ]
     if found.hit_rate is not None:
         sections += _reused(found)
@@ -157,12 +157,14 @@ def _reused(found: TraceAnswer) -> list[Section]:
     blocks = [Words(*lines, indent="")]
     if found.deployment is None:
         rows = [[format_count(tokens), percent(share, 1)] for tokens, share in found.curve[::-2][:_MOST][::-1]]
-        return [Section("prefix reuse", [*blocks, Table(["cache of a replica", "found"], rows)])]
+        return [Section("prefix reuse", [*blocks, CellTable(["cache of a replica", "found"], rows)])]
     name = f"{found.deployment['model']} on {found.replicas} x {found.deployment['gpus']} {found.deployment['gpu']}"
     head = ["memory", "tokens", "found", "TTFT", "knee /s", "$/Mtok", "keep for", "load from"]
     return [
         Section("prefix reuse", blocks),
-        Section(f"gain of each memory tier: {name}", [Table(head, [_row(each) for each in found.memories], drop=(4,))]),
+        Section(
+            f"gain of each memory tier: {name}", [CellTable(head, [_row(each) for each in found.memories], drop=(4,))]
+        ),
     ]
 
 

@@ -16,7 +16,7 @@ from rooflinekit.model.types.units import format_bytes, format_count, format_rat
 from rooflinekit.report.document import (
     WIDTH,
     Document,
-    Fixed,
+    FixedLines,
     Items,
     Section,
     Words,
@@ -215,7 +215,7 @@ class _Tree(Items):
         return style + folded(self.root, self.depth, set())
 
 
-class _Sources(Fixed):
+class _Sources(FixedLines):
     """Sources in the order in which they are met, numbered; and which trees were shown. Lists name them in place."""
 
     def __init__(self) -> None:

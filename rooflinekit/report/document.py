@@ -133,13 +133,13 @@ class Facts(Items):
 
 
 @dataclass(frozen=True)
-class Table:
+class CellTable:
     r"""Rows of cells below a header, which may be empty; columns in `left` are flush left. Nothing without rows.
 
     A terminal without room closes the gaps to one space, and leaves columns out in the order of `drop`; first cells
     wider than `room` take several lines.
 
-    >>> table = Table(["name", "n"], [["a|b", "1"], ["c", "20"]])
+    >>> table = CellTable(["name", "n"], [["a|b", "1"], ["c", "20"]])
     >>> table.text(), table.markdown()[:3]
     (['name   n', 'a|b    1', 'c     20'], ['| name | n |', '|:--|--:|', '| a\\|b | 1 |'])
     """
@@ -202,7 +202,7 @@ class Table:
 class Legend(Words):
     """Words below a table; what is said of a column goes where a terminal has no room for that column."""
 
-    def __init__(self, table: Table, words: str, columns: Mapping[int, str]) -> None:
+    def __init__(self, table: CellTable, words: str, columns: Mapping[int, str]) -> None:
         super().__init__(" ".join([words, *columns.values()]))
         self._table, self._words, self._columns = table, words, columns
 
@@ -212,7 +212,7 @@ class Legend(Words):
         return Words(" ".join([self._words, *words])).text(width)
 
 
-class Fixed:
+class FixedLines:
     """Lines that stay as they are, such as a drawing or a script of some language."""
 
     def __init__(self, lines: Sequence[str] = (), language: str = "") -> None:

@@ -22,11 +22,11 @@ from rooflinekit.estimation.results import (
 from rooflinekit.model.types.units import format_bytes, format_count, format_time, percent
 from rooflinekit.report.document import (
     Block,
+    CellTable,
     Document,
     Facts,
-    Fixed,
+    FixedLines,
     Section,
-    Table,
     Words,
     asked,
     ended,
@@ -140,14 +140,14 @@ def _detail(estimate: Estimate) -> Iterator[Section]:
     for title, step in _steps(estimate):
         uses = (*(percent(share) for share in step.shares.values()), three(step.intensity))
         rows.append([title.partition(" (")[0], ms(step.time_ms), *uses, percent(step.mfu), percent(step.mbu)])
-    yield Section("", [Table(causes, rows)])
+    yield Section("", [CellTable(causes, rows)])
     facts = [("energy", _spent(estimate.energy))] if estimate.energy else []
     facts += [("intervals", estimate.interval_tested)] if estimate.interval_tested else []
     yield Section("", [Facts(*facts)])
     for each in estimate.measure:
         yield Section(f"measured by {each['tool']}", [command(each["command"])])
     for title, step in _steps(estimate):
-        table = Table(_KERNEL_HEADER, _kernels(step))
+        table = CellTable(_KERNEL_HEADER, _kernels(step))
         if step is estimate.prefill:
             yield Section(f"{title}: {ms(step.time_ms)}", [Waterfall("", step_parts(step))])
             yield Section("", [table])
@@ -155,7 +155,7 @@ def _detail(estimate: Estimate) -> Iterator[Section]:
             yield Section(f"{title}: {ms(step.time_ms)}", [table])
 
 
-def command(words: str) -> Fixed:
+def command(words: str) -> FixedLines:
     """A command of a shell, over as many lines as it takes, each option beside its value."""
     lines = [""]
     for option in re.split(r" (?=-)", words):
@@ -163,7 +163,7 @@ def command(words: str) -> Fixed:
             lines[-1] += " \\"
             lines.append("   ")
         lines[-1] += f" {option}" if lines[-1] else f"  {option}"
-    return Fixed(lines, "sh")
+    return FixedLines(lines, "sh")
 
 
 def _kernels(step: StepResult) -> list[list[str]]:
@@ -193,7 +193,7 @@ def _speeds(estimate: Estimate) -> list[tuple[str, str]]:
     return [("output", "; ".join(words)), *(_load(e, e.load) if e.load else ())]
 
 
-def _times(estimate: Estimate) -> Table:
+def _times(estimate: Estimate) -> CellTable:
     """Expected, intervals and bound of a static batch; under load mean, 80 % interval and percentiles of requests."""
     e = estimate
     spans = ["8 of 10"] if e.interval else []
@@ -201,7 +201,7 @@ def _times(estimate: Estimate) -> Table:
         rows = [[name, ms(value), *_span(e.interval80, key), *_span(e.interval, key), ms(e.bound[key])]
                 for name, key, value in (("TTFT", "ttft_ms", e.ttft_ms), ("TPOT", "tpot_ms", e.tpot_ms))]  # fmt: skip
         header = ["", "expected", *spans, "9 of 10", "datasheet bound"] if e.interval else ["", "datasheet bound"]
-        return Table(header, rows if e.interval else [row[:2] for row in rows], gap=4)
+        return CellTable(header, rows if e.interval else [row[:2] for row in rows], gap=4)
     rows, marks = [], ("p50", "p90", "p95", "p99")
     for name, key in (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms"), ("end to end", "e2e_ms")):
         errors, percentiles = (e.load.errors or {}).get(key, {}), e.load.percentiles[key]
@@ -209,7 +209,7 @@ def _times(estimate: Estimate) -> Table:
             name, [getattr(e, key), *(percentiles.get(mark) for mark in marks)],
             [errors.get(mark) for mark in ("mean", *marks)], _span(e.interval80, key),
         )  # fmt: skip
-    return Table(["", "mean", *spans, *(mark.upper() for mark in marks)], rows)
+    return CellTable(["", "mean", *spans, *(mark.upper() for mark in marks)], rows)
 
 
 def _span(interval: Mapping[str, Sequence[float]] | None, key: str) -> list[str]:
@@ -297,7 +297,7 @@ def _next(estimate: Estimate) -> list[Block]:
     ]  # fmt: skip
     head = ["next", "TPOT", "cost", "TTFT", ""]
     nothing = [] if rows else [Facts(("next", "no change that was tried gains more than it costs"))]
-    return [Table(head, rows[:_ADVISED], left=(0, 4)), *nothing, Words(_MORE, indent="")]
+    return [CellTable(head, rows[:_ADVISED], left=(0, 4)), *nothing, Words(_MORE, indent="")]
 
 
 def _drafted(drafted: SpeculationResult) -> str:

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rooflinekit.decision.fits import HOLDS, Fit, FitsOn
-from rooflinekit.report.document import WIDTH, Document, Section, Table, Words, amount, footer, ms, tokens_in, wrapped
+from rooflinekit.report.document import (
+    WIDTH,
+    CellTable,
+    Document,
+    Section,
+    Words,
+    amount,
+    footer,
+    ms,
+    tokens_in,
+    wrapped,
+)
 
 _HEAD = ["accelerator", "GPUs", "weights", "TPOT", "$/Mtok out", "evidence"]
 _TITLES = {"fits": "fits as published", "narrower": "fits with narrower weights (measure quality)"}
@@ -16,7 +27,7 @@ def document(found: FitsOn) -> Document:
     """Document of the accelerators that hold the model, as a table, by price and time; the others by name."""
     i = found.inputs
     said = Words(f"batch {i['batch']}, {tokens_in(i)}, {i['osl']} out; one host, least tensor parallelism")
-    tables = [Section(_TITLES[holds], [Table(_HEAD, [_row(each) for each in some], left=(0, 2, 5))])
+    tables = [Section(_TITLES[holds], [CellTable(_HEAD, [_row(each) for each in some], left=(0, 2, 5))])
               for holds in HOLDS[:2] if (some := found.of(holds))]  # fmt: skip
     small = ", ".join(each.gpu for each in found.of(HOLDS[2]))
     rest = [Section("too small on one host", [Words(small, indent="")])] if small else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rooflinekit.decision.launching.launch import Launch, launch_script
-from rooflinekit.report.document import Document, Fixed, Section, Table
+from rooflinekit.report.document import CellTable, Document, FixedLines, Section
 
 
 def rows(launch: Launch) -> list[dict[str, Any]]:
@@ -24,5 +24,5 @@ def rows(launch: Launch) -> list[dict[str, Any]]:
 def document(launch: Launch) -> Document:
     """The script, and a table that says why each flag is what it is."""
     cells = [[str(row[key]) for key in ("server", "flag", "value", "because")] for row in rows(launch)]
-    table = Table(["server", "flag", "value", "because"], cells, left=range(4))
-    return [Section("", [Fixed(launch_script(launch).splitlines(), "sh"), table])]
+    table = CellTable(["server", "flag", "value", "because"], cells, left=range(4))
+    return [Section("", [FixedLines(launch_script(launch).splitlines(), "sh"), table])]

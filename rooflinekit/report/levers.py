@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from rooflinekit.decision.sensitivity.levers import NO_CHANGE, Levers, MoveResult
 from rooflinekit.model.types.units import format_bytes, significant
 from rooflinekit.report.document import (
+    CellTable,
     Document,
     Items,
     Section,
-    Table,
     Words,
     ended,
     formats,
@@ -55,11 +55,11 @@ def document(found: Levers) -> Document:
         )]),
         Section("", [Words(found.sentence, indent="")]),
         Section("elasticity: percent by which each changes for one percent more",
-                [Table(_OF, _slopes(found), left=(0, 5))]),
+                [CellTable(_OF, _slopes(found), left=(0, 5))]),
         Section(f"moves, best for {found.by} first: each over what it is now",
-                [Table(_MOVE, [_row(move) for move in strong])]),
+                [CellTable(_MOVE, [_row(move) for move in strong])]),
         Section("on weaker evidence than now (--format json has the notes of each)" if weak else "",
-                [Table(_MOVE, [_row(move) for move in weak])]),
+                [CellTable(_MOVE, [_row(move) for move in weak])]),
         Section("", [Items(*refused, *same, *_notes(found, possible))]),
         ended(found),
     ]  # fmt: skip

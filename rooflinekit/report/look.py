@@ -37,7 +37,7 @@ SERIES = ("orange", "violet", "cyan", "rose", "moss", "navy")
 """Hues of accelerators, and of lines of a table: never those of a quantity."""
 
 
-class Part(NamedTuple):
+class TimePart(NamedTuple):
     """A part of a time: its hue, its limit, and its name for people."""
 
     tint: str
@@ -45,8 +45,8 @@ class Part(NamedTuple):
     name: str
 
 
-def _parts(table: Mapping[str, list[str]]) -> dict[str, Part]:
-    return {key: Part(tint, limit, *name or [QUANTITIES[tint]]) for key, (tint, limit, *name) in table.items()}
+def _parts(table: Mapping[str, list[str]]) -> dict[str, TimePart]:
+    return {key: TimePart(tint, limit, *name or [QUANTITIES[tint]]) for key, (tint, limit, *name) in table.items()}
 
 
 STEP = _parts(_TABLE["step"])

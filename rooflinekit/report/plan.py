@@ -18,7 +18,19 @@ from rooflinekit.decision.planning.rollout import RolloutPlan
 from rooflinekit.decision.planning.sensitivity import Sized, Swing
 from rooflinekit.decision.planning.worth import Measurement
 from rooflinekit.model.types.units import format_time, percent, significant
-from rooflinekit.report.document import Document, Facts, Items, Legend, Section, Table, Words, amount, ms, notes, three
+from rooflinekit.report.document import (
+    CellTable,
+    Document,
+    Facts,
+    Items,
+    Legend,
+    Section,
+    Words,
+    amount,
+    ms,
+    notes,
+    three,
+)
 
 _SHOWN, _EXPLAINED, _POINTS = 8, 5, 5
 _SENTENCES, _SOURCES = 3, 2  # below the table at most; prices of which the sources are named there
@@ -69,7 +81,7 @@ def document(answer: PlanAnswer, details: bool = False) -> Document:
     ]
 
 
-def _fleets_by_gpu(answer: PlanAnswer) -> Table:
+def _fleets_by_gpu(answer: PlanAnswer) -> CellTable:
     """The cheapest fleet of each accelerator, as it is bought."""
     head = ["", "gpu", "fleet", "GPUs", "hosts", "$/month", "$/M in", "$/M out", "kW", "holds", "evidence"]
     first: dict[str, tuple[int, Candidate]] = {}
@@ -85,7 +97,7 @@ def _fleets_by_gpu(answer: PlanAnswer) -> Table:
             f"{sum(host.count for host in each.hosts):,}", amount(cost.usd_per_month, 0), three(cost.input_usd),
             three(cost.output_usd), peak, holds, each.evidence if each.known else f"interval > {WIDE:g}x",
         ])  # fmt: skip
-    return Table(head, rows, left=(0, 1, 2, 10), gap=1, drop=(4, 6, 7))
+    return CellTable(head, rows, left=(0, 1, 2, 10), gap=1, drop=(4, 6, 7))
 
 
 def _sensitivity(swings: Sequence[Swing]) -> list[Section]:
@@ -95,7 +107,7 @@ def _sensitivity(swings: Sequence[Swing]) -> list[Section]:
         return ["-" if end.gpus is None else f"{end.gpus:,}", amount(end.usd_per_month, 0)]
 
     rows = [[swing.name, *fleet(swing.less), *fleet(swing.more)] for swing in swings]
-    table = Table(["", "GPUs", "$/month", "GPUs", "$/month"], rows)
+    table = CellTable(["", "GPUs", "$/month", "GPUs", "$/month"], rows)
     told = "On the left a fifth less (fast steps), on the right a fifth more (slow ones); the deployment stays."
     return [Section("the fleet where one assumption is a fifth off", [table, Words(told)])] if swings else []
 
@@ -138,7 +150,7 @@ def _shown(answer: PlanAnswer) -> list[tuple[int, Candidate]]:
     return [(place, each) for place, each in every if place <= _SHOWN or place in firsts.values()]
 
 
-def _candidates(answer: PlanAnswer) -> Table:
+def _candidates(answer: PlanAnswer) -> CellTable:
     """Table of the shown candidates, with the objective that is most at risk."""
     several = len({each.engine for each in answer.candidates}) > 1
     head = ["", "gpu", "replicas", "GPUs", "$/h", "evidence", "at risk", "holds", "load", "$/Mtok"]
@@ -153,13 +165,13 @@ def _candidates(answer: PlanAnswer) -> Table:
         row = [f"{rank}{mark}", _short(each.gpu), plan, f"{each.gpus:,}", hour, each.evidence.removeprefix("fitted ")]
         used = "-" if any(fleet.binds == ("users",) for fleet in each.fleets) else percent(load)
         rows.append([*row, risk, holds, used, million])
-    return Table(head, rows, left=(0, 1, 2, 5, 6), gap=1, drop=(9, _LOAD, 5, 6))
+    return CellTable(head, rows, left=(0, 1, 2, 5, 6), gap=1, drop=(9, _LOAD, 5, 6))
 
 
-def _latencies(best: Candidate) -> Table:
+def _latencies(best: Candidate) -> CellTable:
     """The best candidate at the peak."""
     head = ["at the peak", *(names := ("mean", "p50", "p90", "p95", "p99"))]
-    return Table(
+    return CellTable(
         head, [[label, *(ms(best.predicted[key].get(name)) for name in names)] for label, key in _METRICS.items()]
     )
 
@@ -208,7 +220,7 @@ def _fleet(fleet: Fleet) -> Iterator[tuple[str, str]]:
     yield "", f"{', '.join([*words, f'cold start {fleet.cold_start_s:.0f} s'])}"
 
 
-def _front(points: Sequence[Point]) -> Table:
+def _front(points: Sequence[Point]) -> CellTable:
     """Speed against use, thinned."""
     speed = sorted((point for point in points if "speed" in point.on), key=lambda point: point.load)
     if len(speed) > _POINTS:
@@ -222,7 +234,7 @@ def _front(points: Sequence[Point]) -> Table:
         ]
         for point in speed
     ]  # fmt: skip
-    return Table(head, rows, left=(0, 1))
+    return CellTable(head, rows, left=(0, 1))
 
 
 def _notes(answer: PlanAnswer) -> Iterator[str]:
@@ -250,14 +262,14 @@ def classes_document(plan: ClassPlan) -> Document:
         Section(plan.question, [Words(plan.answer)]),
         Section("", [_classes(plan), Words(f"{told} {asked}")]),
         Section("", [_fleets(plan)]),
-        Section("", [Table(["fleets", "GPUs", "$/h"], groupings if len(groupings) > 1 else [])]),
+        Section("", [CellTable(["fleets", "GPUs", "$/h"], groupings if len(groupings) > 1 else [])]),
         *(Section("", [_class_hours(number, fleet)]) for number, fleet in enumerate(plan.fleets, 1) if fleet.hours),
         Section("hosts", [Items(*(each.stands for each in plan.hosts))]),
         Section("", [notes(plan.warnings)]),
     ]
 
 
-def _classes(plan: ClassPlan) -> Table:
+def _classes(plan: ClassPlan) -> CellTable:
     head = ["class", "fleet", "req/s", "first", "objective", "predicted", "within", "holds"]
     rows = []
     for each in plan.classes:
@@ -279,10 +291,10 @@ def _classes(plan: ClassPlan) -> Table:
             )
         if each.unmet:
             rows.append([*own, "cannot be met", "-", "-", "-"])
-    return Table(head, rows, left=(0, 4), gap=1, drop=(3,))
+    return CellTable(head, rows, left=(0, 4), gap=1, drop=(3,))
 
 
-def _fleets(plan: ClassPlan) -> Table:
+def _fleets(plan: ClassPlan) -> CellTable:
     head = ["fleet", "classes", "gpu", "replicas", "GPUs", "$/h", "load", "binds"]
     rows = []
     for number, fleet in enumerate(plan.fleets, 1):
@@ -290,15 +302,15 @@ def _fleets(plan: ClassPlan) -> Table:
         rows.append([str(number), ", ".join(fleet.classes), best.gpu, best.name, f"{fleet.gpus:,}",
                      amount(best.cost.usd_per_hour), percent(1.0 - part.headroom),
                      ", ".join(part.binds)])  # fmt: skip
-    return Table(head, rows, left=(1, 2, 3, 7), gap=1, drop=(7,))
+    return CellTable(head, rows, left=(1, 2, 3, 7), gap=1, drop=(7,))
 
 
-def _class_hours(number: int, fleet: ClassFleet) -> Table:
+def _class_hours(number: int, fleet: ClassFleet) -> CellTable:
     names = list(dict.fromkeys(name for each in fleet.hours for name in each.jobs))
     head = [f"fleet {number}, hour", "req/s", *(f"{name} req/s" for name in names), "replicas"]
     rows = [[f"{each.hour:.4g}", three(each.rate), *(three(each.jobs.get(name, 0.0)) for name in names),
              f"{each.replicas:,}"] for each in fleet.hours[:_CLASS_HOURS]]  # fmt: skip
-    return Table(head, rows)
+    return CellTable(head, rows)
 
 
 _ROWS, _BAR = 24, 24  # rows of a table at most, and letters of a bar
@@ -330,13 +342,13 @@ def _tco(made: OverTime) -> Facts:
     return Facts(("owning", owned), ("", given))
 
 
-def _policies(made: OverTime) -> Table:
+def _policies(made: OverTime) -> CellTable:
     """The cheapest setting of each policy for each cold start, the best with a star."""
     if made.autoscaling is None:
-        return Table([], [])
+        return CellTable([], [])
     head = ["cold start", "policy", "target", "within", "simulated", "GPU-hours", "$ a month", "changes/h", "back/h",
             "holds"]  # fmt: skip
-    return Table(head, [
+    return CellTable(head, [
         [f"{each.cold_start_s:.0f} s", f"{each.policy}{'*' if each is made.autoscaling.best else ''}",
          percent(each.target), percent(min(each.attained.values()), 2),
          percent(min(each.simulated.values()), 1) if each.simulated else "-", f"{each.gpu_hours_per_month:,.0f}",
@@ -346,11 +358,11 @@ def _policies(made: OverTime) -> Table:
     ], left=(1,), gap=1, drop=(5,))  # fmt: skip
 
 
-def _hours(made: OverTime) -> Table:
+def _hours(made: OverTime) -> CellTable:
     """The first month: of more than 24 intervals the largest fleet of each of 24 parts."""
     rows = [row for row in made.intervals if row.month == 1]
     if len(rows) == 1:
-        return Table([], [])
+        return CellTable([], [])
     size = -(-len(rows) // _ROWS)
     shown = [max(rows[start : start + size], key=lambda row: row.gpus) for start in range(0, len(rows), size)]
     starts = [rows[start].hour for start in range(0, len(rows), size)]
@@ -359,26 +371,26 @@ def _hours(made: OverTime) -> Table:
     cells = [[f"{start:.4g}", three(row.rate), f"{row.replicas:,}", f"{row.gpus:,}", amount(row.usd_per_hour),
               "█" * max(round(_BAR * row.gpus / most), 1)]
              for start, row in zip(starts, shown, strict=True)]  # fmt: skip
-    return Table(head, cells, left=(5,))
+    return CellTable(head, cells, left=(5,))
 
 
-def _months(made: OverTime) -> Table:
+def _months(made: OverTime) -> CellTable:
     if len(made.months) == 1:
-        return Table([], [])
+        return CellTable([], [])
     bought = {month: more for month, more, _ in made.buy}
     head = ["month", "peak req/s", "GPUs", "buy", "GPU-hours", "$ by the hour", "$ for the peak"]
-    return Table(head, [
+    return CellTable(head, [
         [str(row.month), three(row.peak_rate), f"{row.gpus:,}", f"{bought.get(row.month, 0) or ''}",
          f"{row.gpu_hours:,.0f}", amount(row.usd, 0), amount(row.peak_usd, 0)]
         for row in made.months
     ])  # fmt: skip
 
 
-def _terms(made: OverTime) -> Table:
+def _terms(made: OverTime) -> CellTable:
     if not made.saved_usd:
-        return Table([], [])
+        return CellTable([], [])
     head = ["paid as", "$/GPU-hour", "GPUs at most", "GPU-hours", "$"]
-    return Table(head, [
+    return CellTable(head, [
         [each.term, f"{each.usd_per_gpu_hour:.2f}", f"{each.gpus:,.0f}", f"{each.gpu_hours:,.0f}", amount(each.usd, 0)]
         for each in made.paid
     ])  # fmt: skip
@@ -394,7 +406,7 @@ def inverse_document(found: Solution | BreakEven) -> Document:
     failed = (f"{row['gpu']}: {row['why']}" for row in found.rows if row["why"])
     return [
         Section("", [Words(f"{found.model}: {found.answer}")]),
-        Section("", [Table(head, cells)]),
+        Section("", [CellTable(head, cells)]),
         Section("", [notes((*failed, *found.warnings))]),
     ]
 
@@ -423,6 +435,6 @@ def rollout_document(found: RolloutPlan) -> Document:
     best = f"The fewest GPU-hours: {found.best.gpus} GPUs, {format_time(found.best.step_s)} a step."
     return [
         Section(f"{found.model} on {found.gpu}: {found.question}", [Words(f"{size} {best}")]),
-        Section("", [Table(head, cells)]),
+        Section("", [CellTable(head, cells)]),
         Section("", [notes(found.notes)]),
     ]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from rooflinekit.estimation.results import Estimate, StepResult
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.units import format_time, percent
-from rooflinekit.report.document import WIDTH, Section, Table, ms, three, wrapped
-from rooflinekit.report.look import FIRST, PALETTES, STEP, TOKEN, Part
+from rooflinekit.report.document import WIDTH, CellTable, Section, ms, three, wrapped
+from rooflinekit.report.look import FIRST, PALETTES, STEP, TOKEN, TimePart
 
 if TYPE_CHECKING:
     from rooflinekit.simulation.outcome import Outcome
@@ -95,7 +95,7 @@ class Request:
         return Section("", [TimeAxis(self), *bars])
 
 
-def _shares(parts: Mapping[str, float], names: Mapping[str, Part], whole: float) -> list[tuple[str, float, str]]:
+def _shares(parts: Mapping[str, float], names: Mapping[str, TimePart], whole: float) -> list[tuple[str, float, str]]:
     return [(name, parts[part] / whole, ms(parts[part])) for part, (*_, name) in names.items() if part in parts]
 
 
@@ -206,19 +206,19 @@ class Waterfall:
         """Where each bar begins."""
         return [0.0, *accumulate(share for _, share, _ in self.parts)]
 
-    def _table(self, columns: int) -> Table:
+    def _table(self, columns: int) -> CellTable:
         ends = self._starts()
         rows = [
             [name, _bar(start, start + share, columns), time, share_text(share)]
             for start, (name, share, time) in zip(ends, self.parts, strict=False)
         ]
-        return Table([self.title, "", "", ""], [row for row in rows if row[1] or self._whole], left=(0, 1))
+        return CellTable([self.title, "", "", ""], [row for row in rows if row[1] or self._whole], left=(0, 1))
 
     def text(self, width: int = WIDTH) -> list[str]:
         """The title on a line of its own, and bars over the whole width."""
         beside = max((len(name) + len(time) for name, _, time in self.parts), default=0) + len("    100 %  ")
         table = self._table(max(width - beside, _NARROWEST))
-        lines = Table((), table.rows, table.left).text(width)
+        lines = CellTable((), table.rows, table.left).text(width)
         return [*filter(None, [self.title]), *(line.replace("\u00a0", " ") for line in lines)]
 
     def markdown(self) -> list[str]:
@@ -248,7 +248,7 @@ class Bars(Waterfall):
     def _starts(self) -> list[float]:
         return [0.0] * len(self.parts)
 
-    def _table(self, columns: int) -> Table:
+    def _table(self, columns: int) -> CellTable:
         most = max((share for _, share, _ in self.parts), default=1.0) or 1.0
         return super()._table(round(columns / most))
 

@@ -26,7 +26,7 @@ from rooflinekit.decision.sensitivity.levers import Balance, Levers, MoveResult
 from rooflinekit.decision.sensitivity.moves import ADVISED, Advice
 from rooflinekit.estimation.loaded import TOKEN_PARTS
 from rooflinekit.estimation.results import Estimate, KernelResult, LoadResult, StepResult
-from rooflinekit.explanation.walk.result import Phase, Section, Stop, Walk, Work
+from rooflinekit.explanation.walk.result import Phase, Stop, Walk, WalkSection, Work
 from rooflinekit.load.played import PERCENTILES, FirstParts
 from rooflinekit.load.policies import POLICIES
 from rooflinekit.model.graph.tree import Node
@@ -155,7 +155,6 @@ _Derivation = _object(
     warnings=list[str],
 )
 _Inputs = dict[str, _Plain]
-_Felt = _object("Felt", **dict.fromkeys(("ttft_ms", "tpot_ms"), NotRequired[Ends | None]))
 _ModelRow: Any = _object(
     "ModelRow",
     **dict.fromkeys(("name", "mixers", "weights"), str),
@@ -190,7 +189,7 @@ _SPECIAL: Mapping[type, Mapping[str, Any]] = {
     Balance: {"causes": _Shares, "weight_share": _Size, "kv_share": _Size},
     Walk: {"inputs": _WalkInputs},
     Phase: {"name": Literal["prefill", "decode"], "total": Work},
-    Section: {"count": _Count, "stops": None, "total_once": Work, "steps": list[Stop]},
+    WalkSection: {"count": _Count, "stops": None, "total_once": Work, "steps": list[Stop]},
     Stop: {"work": None, **dict.fromkeys((*(f.name for f in fields(Work)), "bytes"), _Size)},
     Work: {"bytes": _Size},
     Node: {"formula": str | None},

@@ -7,7 +7,7 @@ from typing import Any
 
 from rooflinekit.load.arrivals import open_arrivals
 from rooflinekit.model.types.units import format_time, percent
-from rooflinekit.report.document import Document, Section, Table, Words, ended, machine, ms, three, tokens_in
+from rooflinekit.report.document import CellTable, Document, Section, Words, ended, machine, ms, three, tokens_in
 from rooflinekit.report.estimate import others_words
 from rooflinekit.report.request import Bars, Request, latencies
 from rooflinekit.simulation.outcome import Outcome, ReplicaUse, Spread
@@ -59,11 +59,11 @@ def document(outcome: Outcome) -> Document:
         asked = Words(*asked.lines, request.answer, *others_words(o.interval80, o.interval))
     return [
         Section(f"{o.model} on {fleet}{machine(o.gpu, i['gpus'], i)}, {o.engine}", [asked]),
-        Section("", [Table(["", *_MARKS.values()], rows)]),
+        Section("", [CellTable(["", *_MARKS.values()], rows)]),
         *([request.section()] if request else ()),
         *_histogram(o),
-        Section("", [Table((), rates, left=(0, 2))]),
-        Section("", [Table([*_USE, *(f"from {name}" for name in o.replicas[0].tiers)], use, left=(0, 1))]),
+        Section("", [CellTable((), rates, left=(0, 2))]),
+        Section("", [CellTable([*_USE, *(f"from {name}" for name in o.replicas[0].tiers)], use, left=(0, 1))]),
         ended(o, stopped),
     ]
 

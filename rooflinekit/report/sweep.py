@@ -12,7 +12,7 @@ import pandas as pd
 from rooflinekit.decision.sweeping.interactivity import GPU, USER, compared, interactivity
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.units import significant
-from rooflinekit.report.document import Document, Section, Table, Words, three
+from rooflinekit.report.document import CellTable, Document, Section, Words, three
 
 MOST = 60  # rows that a terminal shows
 _GOALS = (("lowest TPOT ", "tpot_ms", " ms"), ("cheapest output, $", "usd_per_million_output_tokens", "/Mtok"))
@@ -57,16 +57,13 @@ def document(table: pd.DataFrame, inputs: Sequence[str], most: int | None, basel
     return [
         Section("", [Words(*filter(None, [", ".join(same)]), *_best(table, varying))]),
         *_interactivity(table, baseline),
-        Section("", [Table([*varying, *(_SHOWN[name] for name in results)], cells, left, drop=drop)]),
+        Section("", [CellTable([*varying, *(_SHOWN[name] for name in results)], cells, left, drop=drop)]),
         Section("", [Words(*more)]),
     ]
 
 
 def _interactivity(table: pd.DataFrame, baseline: str | None) -> Iterator[Section]:
-    """The best throughput of a GPU by the speed of a user, where several are compared.
-
-    Raises InputError for a baseline that is not among them.
-    """
+    """The best throughput of a GPU by the speed of a user, where several are compared."""
     by = compared(table)
     found = interactivity(table, by) if by and {USER, GPU} <= set(table) else pd.DataFrame()
     names = [str(name) for name in found.columns]
@@ -85,7 +82,7 @@ def _interactivity(table: pd.DataFrame, baseline: str | None) -> Iterator[Sectio
                  for cell, ratio in zip(cells, ratios, strict=True)]  # fmt: skip
         rows.append([f"{speed:.0f}", *marks])
     said = f"best tok/s of one GPU by tok/s of each user; x: over {names[pinned]}, *: the best"
-    yield Section(said, [Table(["tok/s of a user", *(f"{name}  " for name in names)], rows[:_SPEEDS])])
+    yield Section(said, [CellTable(["tok/s of a user", *(f"{name}  " for name in names)], rows[:_SPEEDS])])
 
 
 def _best(table: pd.DataFrame, varying: Sequence[str]) -> Iterator[str]:

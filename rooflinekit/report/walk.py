@@ -9,10 +9,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.explanation.walk.result import Phase, Section, Stop, Symbol, Tensor, Walk, Work
+from rooflinekit.explanation.walk.result import Phase, Stop, Tensor, Walk, WalkSection, WalkSymbol, Work
 from rooflinekit.model.types.units import format_bytes, format_count, percent
 from rooflinekit.report import document as blocks
-from rooflinekit.report.document import WIDTH, Document, Fixed, Table, Words, wrapped
+from rooflinekit.report.document import WIDTH, CellTable, Document, FixedLines, Words, wrapped
 from rooflinekit.report.look import hues
 from rooflinekit.report.markup import filled, script_hashes, script_json
 from rooflinekit.specs.escaping import markdown_words
@@ -32,7 +32,7 @@ _COLUMNS = ("step", "tensor", "shape", "numbers", "FLOP", "bytes", "formulas")
 def document(walk: Walk) -> Document:
     """The whole walk; on a terminal letters, formulas and notes are told once."""
     told, (title, *lead) = _Told(), headline(walk)
-    sections = [blocks.Section(title, [Words(*lead)]), blocks.Section("", [Fixed(attention_picture(walk))])]
+    sections = [blocks.Section(title, [Words(*lead)]), blocks.Section("", [FixedLines(attention_picture(walk))])]
     for phase in walk.phases:
         offsets = f"cu_seqlens: queries {_few(phase.cu_seqlens_q)}, keys {_few(phase.cu_seqlens_k)}"
         packed = len(walk.inputs["tokens"]) > 1
@@ -47,7 +47,7 @@ def document(walk: Walk) -> Document:
         totals.append([name, *map(format_count, amounts), intensity])
     return [
         *sections,
-        blocks.Section("", [Table(_TOTALS, totals)]),
+        blocks.Section("", [CellTable(_TOTALS, totals)]),
         blocks.Section("", [Words(ridge_sentence(walk)), *end.blocks]),
     ]
 
@@ -64,7 +64,7 @@ class _Told:
         self.letters: dict[str, float] = {}
         self.texts: set[tuple[str, ...]] = set()
 
-    def new_letters(self, section: Section) -> list[Symbol]:
+    def new_letters(self, section: WalkSection) -> list[WalkSymbol]:
         """Letters that are new, or worth something else than before."""
         fresh = [symbol for symbol in section.symbols if self.letters.get(symbol.name) != symbol.value]
         self.letters |= {symbol.name: symbol.value for symbol in fresh}
@@ -159,11 +159,11 @@ def _short(word: str) -> str:
 class LayerSteps:
     """The steps of some layers: a terminal is told each letter, formula and note once; tables have all of them."""
 
-    def __init__(self, section: Section, told: _Told | None = None) -> None:
+    def __init__(self, section: WalkSection, told: _Told | None = None) -> None:
         self.section, self.told = section, told or _Told()
         self.letters = ", ".join(f"{s.name} = {letter_value(s.value)} ({s.meaning})" for s in section.symbols)
         rows = [row for stop in section.stops for row in _rows(stop)]
-        self.table = Table(_COLUMNS, rows, left=(0, 1, 2, 3, 6))
+        self.table = CellTable(_COLUMNS, rows, left=(0, 1, 2, 3, 6))
 
     def text(self, width: int = WIDTH) -> list[str]:
         section, told = self.section, self.told
@@ -197,7 +197,7 @@ def _rows(stop: Stop) -> Iterator[list[str]]:
         yield [stop.name if number == 0 else "", tensor.name, tensor.letters, tensor.numbers, *beside]
 
 
-def section_title(section: Section) -> str:
+def section_title(section: WalkSection) -> str:
     """Title of the layers of a section."""
     if not section.layers:
         return section.title
@@ -288,7 +288,7 @@ def walk_page(walk: Walk) -> str:
     return filled(_TEMPLATE, parts)
 
 
-def _slide(stop: Stop, section: Section, phase: Phase, mask: Sequence[str]) -> dict[str, Any]:
+def _slide(stop: Stop, section: WalkSection, phase: Phase, mask: Sequence[str]) -> dict[str, Any]:
     """One step with everything that is shown of it, as text."""
     told = {symbol.name: symbol.value for symbol in section.symbols}
     used = set(re.findall(r"\w+", " ".join(stop.lettered)))
@@ -323,7 +323,7 @@ def _picture(tensor: Tensor, kind: str = "") -> dict[str, Any]:
     }
 
 
-def _amount(stop: Stop, of: str, section: Section, phase: Phase) -> dict[str, str]:
+def _amount(stop: Stop, of: str, section: WalkSection, phase: Phase) -> dict[str, str]:
     """A number, its formula, the formula with numbers, and its share of the whole step of the engine."""
     key, unit = ("flops", "FLOP") if of == "flops" else (f"{of}_bytes" if of == "network" else of, "B")
     value, whole = getattr(stop.work, key), getattr(phase.work, key)

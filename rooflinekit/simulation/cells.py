@@ -30,8 +30,6 @@ def share(total: int, number: int, cells: int, name: str) -> int:
 
     >>> [share(10, number, 3, "requests") for number in range(3)]
     [3, 3, 4]
-
-    Raises WorkloadError where a cell would have none.
     """
     if total < cells:
         raise WorkloadError(f"{name}={total:,} leaves some of {cells:,} cells without any; use fewer cells")

@@ -23,7 +23,7 @@ from rooflinekit.load.arrivals import Arrival
 from rooflinekit.load.scene import FrontEnd
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.simulation.ledger import Ledger
-from rooflinekit.simulation.replica import FULL, Replica
+from rooflinekit.simulation.replica import FULL, ObjectReplica
 from rooflinekit.simulation.requests import Job, Source
 from rooflinekit.simulation.sessions import SessionSource
 
@@ -53,26 +53,26 @@ def asking_to_stop(stop: Callable[[], None]) -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-Route = Callable[[Job], "Replica | None"]
+Route = Callable[[Job], "ObjectReplica | None"]
 """Chooses a replica; None leaves the request in a queue in front of all."""
 
 
-def _round_robin(replicas: Sequence[Replica]) -> Route:
+def _round_robin(replicas: Sequence[ObjectReplica]) -> Route:
     turn = cycle(replicas)
     return lambda job: next(turn)
 
 
-def _random(replicas: Sequence[Replica]) -> Route:
+def _random(replicas: Sequence[ObjectReplica]) -> Route:
     draw = Random(0)
     return lambda job: draw.choice(replicas)
 
 
-def _least_loaded(replicas: Sequence[Replica]) -> Route:
+def _least_loaded(replicas: Sequence[ObjectReplica]) -> Route:
     return lambda job: min(replicas, key=lambda replica: replica.load)
 
 
-def _prefix_affinity(replicas: Sequence[Replica]) -> Route:
-    def route(job: Job) -> Replica:
+def _prefix_affinity(replicas: Sequence[ObjectReplica]) -> Route:
+    def route(job: Job) -> ObjectReplica:
         most = min(replica.load for replica in replicas) + IMBALANCE
         near = [replica for replica in replicas if replica.load <= most]
         return max(near, key=lambda replica: (replica.pool.match(job), -replica.load))
@@ -80,15 +80,15 @@ def _prefix_affinity(replicas: Sequence[Replica]) -> Route:
     return route
 
 
-def _shared(replicas: Sequence[Replica]) -> Route:
-    def route(job: Job) -> Replica | None:
+def _shared(replicas: Sequence[ObjectReplica]) -> Route:
+    def route(job: Job) -> ObjectReplica | None:
         free = [replica for replica in replicas if replica.load < replica.limits.max_num_seqs]
         return min(free, key=lambda replica: replica.load) if free else None
 
     return route
 
 
-ROUTERS: dict[str, Callable[[Sequence[Replica]], Route]] = {
+ROUTERS: dict[str, Callable[[Sequence[ObjectReplica]], Route]] = {
     "round-robin": _round_robin,
     "random": _random,
     "least-loaded": _least_loaded,
@@ -101,7 +101,7 @@ that are not much busier than the least loaded. shared: one queue in front of al
 when it has a place."""
 
 
-Watch = Callable[[int, Replica, float], None]
+Watch = Callable[[int, ObjectReplica, float], None]
 """Sees every step, or run of decode steps, as it ends: number of the replica, the replica before it books, the time."""
 
 
@@ -114,11 +114,11 @@ class Link:
     staging: int = 64  #: prompts that may be computed or wait on one prefill replica
 
 
-class Fleet:
+class ReplicaFleet:
     """Replicas behind a router; with `prefills`, those compute prompts and hand them to `replicas` over a link."""
 
     def __init__(
-        self, replicas: list[Replica], router: str = "round-robin", prefills: list[Replica] | None = None,
+        self, replicas: list[ObjectReplica], router: str = "round-robin", prefills: list[ObjectReplica] | None = None,
         link: Link | None = None, front_end: FrontEnd | None = None,
     ) -> None:  # fmt: skip
         if not replicas:
@@ -131,7 +131,7 @@ class Fleet:
         for replica in self.prefills:
             replica.staging = self.link.staging
 
-    def refusal(self, job: Job, replica: Replica | None) -> str:
+    def refusal(self, job: Job, replica: ObjectReplica | None) -> str:
         """Why the request cannot be served: not there, or with prefill replicas not anywhere after it.
 
         Without a replica it waits in front of all, and the queues of the replicas do not matter.
@@ -156,7 +156,7 @@ class Simulation:
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: ReplicaFleet,
         source: Source | SessionSource,
         ledger: Ledger,
         horizon: float = math.inf,
@@ -167,11 +167,11 @@ class Simulation:
         self.interrupted = False
         self._heap: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._order, self._numbers = count(), count(1)
-        self._idle: dict[Replica, None] = {}  # who must look for work at this instant
+        self._idle: dict[ObjectReplica, None] = {}  # who must look for work at this instant
         self._held: deque[Job] = deque()  # the queue in front of all replicas
         self._coming: dict[Job, None] = {}  # still in the front end
         self._gone: set[Job] = set()  # whose clients left before they came to a queue
-        self._leaving: dict[Replica, list[Job]] = {}  # whose clients left while a step is under way
+        self._leaving: dict[ObjectReplica, list[Job]] = {}  # whose clients left while a step is under way
         self._readers = list(fleet.prefills or fleet.replicas) * fleet.front_end.servers  # of each front end
         self._unread: list[deque[Job]] = [deque() for _ in self._readers]  # who is read, and who comes next
         self._reads = [(0.0, 0.0, 0)] * len(self._readers)  # when that began, what was unsent, tokens made before
@@ -210,7 +210,7 @@ class Simulation:
     def advance(self, horizon: float) -> None:
         """Play all that happens up to a time; requests that are expected later may be told before the next call."""
         heap, idle = self._heap, self._idle
-        alone: Replica | None = None  # whose step ends before anything else happens
+        alone: ObjectReplica | None = None  # whose step ends before anything else happens
         while (heap or alone) and not self.interrupted:
             now = alone.until if alone else heap[0][0]
             if now > horizon:
@@ -277,7 +277,7 @@ class Simulation:
             if replica.until != (until := replica.cut(self.now, always=True)):
                 self._push(until, self._step_ends, replica)
 
-    def _drop(self, replica: Replica, job: Job) -> None:
+    def _drop(self, replica: ObjectReplica, job: Job) -> None:
         if replica.drop(job):
             self.ledger.leave(job, self.now, "cut")
 
@@ -350,18 +350,18 @@ class Simulation:
         else:
             self._submit(job, replica)
 
-    def _submit(self, job: Job, replica: Replica) -> None:
+    def _submit(self, job: Job, replica: ObjectReplica) -> None:
         replica.queue.push(job)
         self._wake(replica)
 
-    def _wake(self, replica: Replica) -> None:
+    def _wake(self, replica: ObjectReplica) -> None:
         """Something has come in: an idle replica looks at it now, a busy one when its step ends."""
         if replica.until < 0.0:
             self._idle[replica] = None
         elif (before := replica.until) != (until := replica.cut(self.now)) and before != until:
             self._push(until, self._step_ends, replica)
 
-    def _step_ends(self, replica: Replica) -> None:
+    def _step_ends(self, replica: ObjectReplica) -> None:
         if replica.until != self.now:  # the run was cut, and this was its former end
             return
         if self.watch:
@@ -385,22 +385,22 @@ class Simulation:
         if replica := self.fleet.hand_over(job):
             self._submit(job, replica)
 
-    def _fetch(self, job: Job, to: Replica, now: float) -> None:
+    def _fetch(self, job: Job, to: ObjectReplica, now: float) -> None:
         link, home = self.fleet.link, job.home
-        assert isinstance(home, Replica)
+        assert isinstance(home, ObjectReplica)
         done = max(now, self._free_at[home]) + link.latency + link.token_s * job.keys
         self._free_at[home] = done
         self._push(done, self._copied, (job, home, to))
 
-    def _load(self, job: Job, to: Replica, ready: float) -> None:
+    def _load(self, job: Job, to: ObjectReplica, ready: float) -> None:
         self._push(ready, self._has_loaded, (job, to))
 
-    def _has_loaded(self, what: tuple[Job, Replica]) -> None:
+    def _has_loaded(self, what: tuple[Job, ObjectReplica]) -> None:
         job, replica = what
         replica.loaded(job)
         self._wake(replica)
 
-    def _copied(self, what: tuple[Job, Replica, Replica]) -> None:
+    def _copied(self, what: tuple[Job, ObjectReplica, ObjectReplica]) -> None:
         job, home, to = what
         home.release_staged(job)
         to.deliver(job)

@@ -103,11 +103,7 @@ def _refill(waiting: deque[Any], rest: Iterator[Piece], most: int, submit: Calla
 
 
 def _over_dask(answer: Callable[[Piece], Answer], pieces: Iterable[Piece], address: str) -> Iterator[Answer]:
-    """Dask runs the pieces of a lost worker again by itself.
-
-    Raises RooflinekitError where a piece ends every worker that it comes to, where no worker comes for a while, and
-    where the scheduler goes.
-    """
+    """Dask runs the pieces of a lost worker again by itself."""
     client = _client(address)
     from distributed import KilledWorker  # noqa: PLC0415 - optional
 

@@ -18,7 +18,7 @@ from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.simulation.event_loop import Simulation
 from rooflinekit.simulation.kv_blocks import BlockPool
 from rooflinekit.simulation.ledger import RESOLUTION, Ledger, RequestObjective, Sketch
-from rooflinekit.simulation.replica import Replica
+from rooflinekit.simulation.replica import ObjectReplica
 from rooflinekit.simulation.watch import Batches
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class ReplicaUse:
     replicas: int = 1  #: of which these are the means
 
     @classmethod
-    def of(cls, replica: Replica, simulation: Simulation) -> ReplicaUse:
+    def of(cls, replica: ObjectReplica, simulation: Simulation) -> ReplicaUse:
         """Read the books of a replica after a run."""
         work, pool, elapsed = replica.work, replica.pool, simulation.now or math.inf
         role = "serve" if not simulation.fleet.prefills else "prefill" if replica.exports else "decode"

@@ -7,14 +7,62 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from typing import TypeAlias
 
 from rooflinekit.load.policies import Limits
 from rooflinekit.load.table import Chunk, Clock
 from rooflinekit.simulation.decoding import Lockstep
 from rooflinekit.simulation.kv_blocks import BlockPool, Loads
 from rooflinekit.simulation.ledger import Ledger
-from rooflinekit.simulation.queues import ByClass, FirstCome, Queue
 from rooflinekit.simulation.requests import Job
+
+
+class FirstCome(deque[Job]):
+    """First come, first served; who was preempted comes before all."""
+
+    push, put_back, pop = deque.append, deque.appendleft, deque.popleft
+
+    def first(self) -> Job:
+        """Next job."""
+        return self[0]
+
+
+class ByClass:
+    """By priority class, the lowest number first; by arrival within a class."""
+
+    def __init__(self) -> None:
+        self._jobs: list[tuple[int, int, Job]] = []
+
+    def push(self, job: Job) -> None:
+        """A new one."""
+        heappush(self._jobs, (job.priority, job.number, job))
+
+    put_back = push
+
+    def first(self) -> Job:
+        """Next job."""
+        return self._jobs[0][2]
+
+    def pop(self) -> Job:
+        """Next job, removed from the queue."""
+        return heappop(self._jobs)[2]
+
+    def remove(self, job: Job) -> None:
+        """One that is here leaves before its turn."""
+        self._jobs.remove((job.priority, job.number, job))
+        heapify(self._jobs)
+
+    def __contains__(self, job: Job) -> bool:
+        return (job.priority, job.number, job) in self._jobs
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+
+Queue: TypeAlias = FirstCome | ByClass
+"""Requests that wait for their place, in the order in which they get it; `put_back` takes one that had its place."""
+
 
 FULL = "the queue was full"
 """Why a replica, or the queue in front of all, takes no request now."""
@@ -42,7 +90,7 @@ class ReplicaWork:
     swapped: int = 0  #: requests moved to host memory
 
 
-class Replica:
+class ObjectReplica:
     """Steps of one engine. Between `begin` and `end` lies a step, or a run of decode steps in which nothing happens."""
 
     __slots__ = (
@@ -63,8 +111,10 @@ class Replica:
         self.partial: list[Job] = []  # of them, prompts that are cut and not complete
         self.staged: dict[Job, tuple[int, tuple[int, ...]]] = {}  # prompts that wait for a decode replica to take them
         self.exports: Callable[[Job, float], None] | None = None  # takes finished prompts, on a prefill replica
-        self.fetches: Callable[[Job, Replica, float], None] | None = None  # copies a prompt's blocks to this replica
-        self.loads: Callable[[Job, Replica, float], None] | None = None  # says when a prompt's blocks are here
+        self.fetches: Callable[[Job, ObjectReplica, float], None] | None = (
+            None  # copies a prompt's blocks to this replica
+        )
+        self.loads: Callable[[Job, ObjectReplica, float], None] | None = None  # says when a prompt's blocks are here
         self.loading: dict[Job, None] = {}  # prompts whose cached blocks come from a tier
         self.staging = 1 << 30  #: most prompts that may be computed or staged here at once, on a prefill replica
         self.places = 0  #: sequences that hold blocks here

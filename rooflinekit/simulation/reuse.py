@@ -96,8 +96,6 @@ def reuse_of(trace: Trace, replicas: int = 1, router: str = "prefix-affinity") -
     (0.4, 0.2, 0.4)
 
     router: prefix-affinity (a replica that has served its conversation before), or random.
-
-    Raises WorkloadError for a trace without block ids.
     """
     import numpy as np  # noqa: PLC0415
 

@@ -131,8 +131,6 @@ def parse_sessions(text: str) -> SessionLaw:
 
     >>> round(parse_sessions("chat").wait.mean), round(parse_sessions("chat:turns=6,wait=30").wait.mean, 6)
     (230, 30.0)
-
-    Raises WorkloadError for a name that nobody knows, and for numbers that make no sense.
     """
     known = dict.fromkeys(session_laws(), dict.fromkeys((*_KEYS, "most", "patience", "system"), math.nan))
     name, values = read_phrase(text, "kind of sessions", known)

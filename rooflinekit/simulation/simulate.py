@@ -17,8 +17,7 @@ from rooflinekit.estimation.loaded import version_notes
 from rooflinekit.estimation.notes import room_for_one
 from rooflinekit.estimation.options import keywords, number_of, options_of, part_of, read
 from rooflinekit.estimation.results import about
-from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS
-from rooflinekit.estimation.scenario import Simulation as SimulationOptions
+from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS, SimulationOptions
 from rooflinekit.load.answer import FILLING, STEADY, AskedLoad, LoadPlay, scene_for, usual_requests
 from rooflinekit.load.arrivals import (
     Arrival,
@@ -52,12 +51,12 @@ from rooflinekit.model.types.errors import InputError, WorkloadError
 from rooflinekit.model.types.units import GB, GIB
 from rooflinekit.simulation.cells import KeptCells, cell_seed, dealt, played, share
 from rooflinekit.simulation.decoding import Lockstep, Speculative
-from rooflinekit.simulation.event_loop import Fleet, Link, Simulation, Watch
+from rooflinekit.simulation.event_loop import Link, ReplicaFleet, Simulation, Watch
 from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool
 from rooflinekit.simulation.ledger import Ledger, RequestObjective
 from rooflinekit.simulation.outcome import Books, Outcome, Works, energy_of, summarise
 from rooflinekit.simulation.playing import ledger_of, parts_of, pieces_of, play_scene, samples_of, uses_of, works_of
-from rooflinekit.simulation.replica import HostTier, Replica
+from rooflinekit.simulation.replica import HostTier, ObjectReplica
 from rooflinekit.simulation.requests import Job, Source
 from rooflinekit.simulation.sessions import BLOCK, SessionSource, parse_sessions, session_trace
 from rooflinekit.simulation.tiers import CacheTier, Store, overrun, read_tiers
@@ -81,7 +80,7 @@ _PREFIX_TOKENS = 16  # granularity of a synthetic shared prefix
 
 @dataclass(frozen=True)
 class Setup(Scheduler):
-    """The same with caches, pools and parts of a fleet."""
+    """A scheduler with caches, pools and parts of a fleet."""
 
     swap: bool = False
     prefix_cache: bool = False
@@ -95,10 +94,7 @@ class Setup(Scheduler):
     cells: int = 1  #: parts of the fleet among which requests are dealt at random; the router knows one of them
 
     def of_cell(self, number: int) -> Setup:
-        """What one cell has of it.
-
-        Raises WorkloadError where cells would not be alike.
-        """
+        """The setup of one cell."""
         cells = self.cells
         for name, count in (("replicas", self.replicas), ("prefill_replicas", self.prefill_replicas)):
             if count % cells:
@@ -111,7 +107,7 @@ class Setup(Scheduler):
 
 @dataclass(frozen=True)
 class Load:
-    """What is sent: arrivals, and whether users wait for their answers.
+    """Requests of a run: their arrivals, and whether users wait for their answers.
 
     typical, longest: mean and largest isl + osl, for the size of tables and of the cache. duration: the run ends then
     whatever is left [s].
@@ -134,7 +130,7 @@ class Load:
 
 
 class _Seen(NamedTuple):
-    """What a run is seen by: its timeline, who sees every step, and who is told how many requests have ended."""
+    """Watchers of a run: its timeline, who sees every step, and who is told how many requests have ended."""
 
     timeline: Timeline | None = None
     watch: Watch | None = None
@@ -210,7 +206,7 @@ def _served(  # noqa: PLR0913, PLR0917 - as `serve`
     resolved: Resolved, load: Load, setup: Setup, seen: _Seen, prefill: Resolved,
     batches: Batches | None, steps: Iterable[tuple[float, int]] = (),
 ) -> tuple[Books, dict[str, Any]]:  # fmt: skip
-    """The books of a run, and what an `Outcome` says besides."""
+    """The books of a run, and the other fields of an `Outcome`."""
     timeline, watch, ended = seen
     if watch is None and batches is None and prefill is resolved and not steps and _loop_plays(load, setup):
         drawn = list(load.arrivals)
@@ -223,7 +219,7 @@ def _served(  # noqa: PLR0913, PLR0917 - as `serve`
 
 
 def _loop_plays(load: Load, setup: Setup) -> bool:
-    """Whether the loop plays it: no blocks with content, no other memory, no pools, no end but that of the requests."""
+    """True if the loop plays it: no blocks with content, no other memory, no pools, no end but that of the requests."""
     objects = load.sessions or load.keep or load.before or load.duration < math.inf or load.count > _IN_ARRAYS
     return not (objects or setup.swap or setup.prefix_cache or setup.prefill_replicas or setup.router not in LOOPED)
 
@@ -259,7 +255,7 @@ def _by_loop(resolved: Resolved, load: Load, setup: Setup, drawn: Drawn, seen: _
 
 
 def _ends(found: LoadPlay) -> dict[str, Any]:
-    """How far both means may be off, by the intervals of a prompt and of a decode step; nothing at the bound."""
+    """Ends of both means by the intervals of a prompt and of a decode step; nothing at the bound."""
     if found.predictor.plan.calibration is None or not found.played.counted.any():
         return {}
     spans = {name: (float(step.low / step.expected), float(step.high / step.expected))
@@ -305,7 +301,7 @@ def _by_objects(  # noqa: PLR0913, PLR0917 - as `serve`
 def _said(  # noqa: PLR0913, PLR0917 - the scheduler and the cache of a run
     resolved: Resolved, setup: Setup, limits: Limits, block: int, blocks: int, notes: tuple[str, ...]
 ) -> dict[str, Any]:
-    """What an `Outcome` says besides its books."""
+    """Fields of an `Outcome` besides its books."""
     warnings = (*resolved.warnings, *version_notes(resolved.plan), *notes)
     if setup.swap and not setup.host_gib:
         warnings += ("swap has no host memory: preempted requests were computed again; host_gib gives it some",)
@@ -315,11 +311,8 @@ def _said(  # noqa: PLR0913, PLR0917 - the scheduler and the cache of a run
     return {**about(resolved.plan), "inputs": inputs, "warnings": warnings}
 
 
-def fleet_of(predictor: Predictor, first: Predictor, load: Load, setup: Setup, ledger: Ledger) -> Fleet:
-    """Lay out the replicas; those of one deployment share one step table. `first` is that of the prefill replicas.
-
-    Raises WorkloadError for settings that make no sense, DoesNotFitError if the cache holds no request.
-    """
+def fleet_of(predictor: Predictor, first: Predictor, load: Load, setup: Setup, ledger: Ledger) -> ReplicaFleet:
+    """Lay out the replicas; those of one deployment share one step table. `first` is that of the prefill replicas."""
     predictor, first = served(predictor), served(first)
     drafted = setup.draft_tokens
     clock = _clock(predictor, load, setup, drafted + 1)
@@ -330,18 +323,18 @@ def fleet_of(predictor: Predictor, first: Predictor, load: Load, setup: Setup, l
         raise WorkloadError("encoder_gpus beside prefill_replicas is not known; leave one of them out")
     shared: dict[str, Store] = {}
 
-    def replica(number: int, own: Predictor, clock: Clock) -> Replica:
+    def replica(number: int, own: Predictor, clock: Clock) -> ObjectReplica:
         limits = _limits(own, setup, load.longest)
         tokens = setup.kv_tokens or kv_capacity_tokens(own, load.typical, limits.max_num_seqs)
         pool = _pool(own, setup, tokens, shared)
         decoding = Lockstep(pool)
         if drafted:
             decoding = Speculative(pool, drafted, setup.acceptance, setup.seed)
-        return Replica(limits, clock, decoding, ledger, _host(own, setup))
+        return ObjectReplica(limits, clock, decoding, ledger, _host(own, setup))
 
     replicas = [replica(number, predictor, clock) for number in range(setup.replicas)]
     prefills = [replica(setup.replicas + number, first, prompts) for number in range(setup.prefill_replicas)]
-    return Fleet(replicas, setup.router, prefills, _link(first, setup), front)
+    return ReplicaFleet(replicas, setup.router, prefills, _link(first, setup), front)
 
 
 def _clock(predictor: Predictor, load: Load, setup: Setup, width: int) -> Clock:
@@ -411,7 +404,7 @@ def _tier(setup: Setup) -> float:
 
 
 def _link(predictor: Predictor, setup: Setup) -> Link:
-    """Between replicas: a NIC for each accelerator, or its PCIe link where no NIC is known."""
+    """The link between replicas: a NIC for each accelerator, or its PCIe link where no NIC is known."""
     if not setup.prefill_replicas:
         return Link()
     accelerator, gpus = predictor.plan.system.accelerator, predictor.plan.deployment.gpus
@@ -474,8 +467,8 @@ def _notes(books: Books) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Question:
-    """What is sent, as a user says it. Of rate, concurrency, arrivals and trace, one is given; a trace may have users.
+class TrafficQuestion:
+    """Requests as a user says them. Of rate, concurrency, arrivals and trace, one is given; a trace may have users.
 
     rate: Poisson arrivals [1/s], or with `cv` other than 1, gamma ones. arrivals: as `parse_process` reads it. trace:
     file, replayed `speed` times as fast; `clean` drops rows that cannot be trusted. shared_prefix: leading tokens that
@@ -502,11 +495,8 @@ class Question:
     ttft_ms: float | None = None
     tpot_ms: float | None = None
 
-    def of_cell(self, number: int, cells: int) -> Question:
-        """What comes to one cell: a part of a Poisson stream is one too; rows of a trace are dealt by `dealt`.
-
-        Raises WorkloadError for arrivals of which a part has another law, and where a cell would get none.
-        """
+    def of_cell(self, number: int, cells: int) -> TrafficQuestion:
+        """The requests of one cell: a part of a Poisson stream is one too; rows of a trace are dealt by `dealt`."""
         if self.arrivals is not None or (self.cv != 1.0 and self.rate is not None):
             raise WorkloadError(
                 "cells divide Poisson arrivals, users, sessions and traces; give --rate alone, or leave cells out"
@@ -519,19 +509,17 @@ class Question:
 
 
 def make_load(
-    question: Question, seed: int = 0, most: int | None = None, images: int = 0,
+    question: TrafficQuestion, seed: int = 0, most: int | None = None, images: int = 0,
     steady: Callable[[AskedLoad], AskedLoad] = lambda asked: asked,
 ) -> tuple[Load, int, tuple[str, ...]]:  # fmt: skip
-    """Arrivals for `simulate`, the tokens that a hash stands for, and what the reader should know.
+    """Arrivals for `simulate`, the tokens that a hash stands for, and notes for the reader.
 
     most: tokens of the longest sequence that the engine admits; images: tokens that come to each prompt's text; steady:
     the load with as many requests as an open loop needs, where nobody says how many.
 
-    >>> load, _, _ = make_load(Question(rate=2.0, requests=3, isl="64", osl="8"))
+    >>> load, _, _ = make_load(TrafficQuestion(rate=2.0, requests=3, isl="64", osl="8"))
     >>> [arrival.isl for arrival in load.arrivals]
     [64, 64, 64]
-
-    Raises InputError (and its kinds) for a question that makes no sense.
     """
     given = [key for key in ("arrivals", "trace") if getattr(question, key) is not None]
     given += [key for key in ("rate", "concurrency") if getattr(question, key) is not None and question.trace is None]
@@ -582,11 +570,8 @@ def make_load(
     return load, hash_tokens, notes
 
 
-def _traced(question: Question, seed: int) -> tuple[Trace, tuple[Length, Length] | None]:
-    """The trace with times, unless users wait for their answers; and lengths of --isl and --osl, where it has none.
-
-    Raises InputError for a rate beside users or times, and for lengths that come at no rate.
-    """
+def _traced(question: TrafficQuestion, seed: int) -> tuple[Trace, tuple[Length, Length] | None]:
+    """The trace with times, unless users wait for their answers; and lengths of --isl and --osl, where it has none."""
     assert question.trace is not None
     trace, lengths = load_trace(question.trace, question.clean), None
     if not trace.sized:
@@ -598,12 +583,12 @@ def _traced(question: Question, seed: int) -> tuple[Trace, tuple[Length, Length]
     return (trace if question.concurrency else trace.coming(question.rate, question.cv, seed)), lengths
 
 
-def _objective(question: Question) -> RequestObjective:
+def _objective(question: TrafficQuestion) -> RequestObjective:
     return RequestObjective(*(None if ms is None else ms / 1e3 for ms in (question.ttft_ms, question.tpot_ms)))
 
 
 def _sessions(
-    question: Question, seed: int, most: int | None, objective: RequestObjective
+    question: TrafficQuestion, seed: int, most: int | None, objective: RequestObjective
 ) -> tuple[Load, int, tuple[str, ...]]:
     """Sessions at a rate of requests, or so many at a time; mean lengths are those of a thousand requests."""
     if question.arrivals is not None or question.trace is not None:
@@ -619,7 +604,7 @@ def _sessions(
     return load, BLOCK, law.cut(most, osl.mean)
 
 
-def _process(question: Question) -> Process:
+def _process(question: TrafficQuestion) -> Process:
     if question.arrivals is not None:
         return parse_process(question.arrivals)
     if question.concurrency is not None:
@@ -629,7 +614,7 @@ def _process(question: Question) -> Process:
     return Gamma(float(question.rate or 0.0), question.cv)
 
 
-def _dressed(arrivals: Iterator[Arrival], question: Question) -> Iterator[Arrival]:
+def _dressed(arrivals: Iterator[Arrival], question: TrafficQuestion) -> Iterator[Arrival]:
     """Give arrivals their samples and their shared prefix."""
     if question.samples > 1:
         arrivals = (arrival._replace(samples=question.samples) for arrival in arrivals)
@@ -643,7 +628,7 @@ def _dressed(arrivals: Iterator[Arrival], question: Question) -> Iterator[Arriva
     )
 
 
-_QUESTION, _SETUP = (tuple(field.name for field in fields(kind)) for kind in (Question, Setup))
+_QUESTION, _SETUP = (tuple(field.name for field in fields(kind)) for kind in (TrafficQuestion, Setup))
 _PLACES = {"workers", "scheduler"}  # where cells are played, of which no number depends
 _NAMES = {"burstiness": "cv", "ttft": "ttft_ms", "tpot": "tpot_ms"}  # of options in a `Question`
 
@@ -703,7 +688,7 @@ def _played(
     model: str | PathLike[str], gpu: str | PathLike[str], given: dict[str, Any],
     seen: _Seen, number: int = 0,
 ) -> tuple[Books, dict[str, Any]]:  # fmt: skip
-    """One cell of what was asked for, or all of it."""
+    """The books of one cell, or of the whole run."""
     if given.get("draft_tokens") and "acceptance" not in given:
         raise InputError("draft_tokens needs a draft: give --acceptance, the share of its tokens that is accepted, and "
                          "--draft-ms, its time a token (`estimate --draft` has both)")  # fmt: skip
@@ -736,7 +721,7 @@ def _played(
 
 
 def deployed(model: str | PathLike[str], gpu: str | PathLike[str], given: Mapping[str, Any]) -> tuple[Resolved, Setup]:
-    """A deployment and what it is set up with, of options of `Simulation` that were read; raises as `simulate`."""
+    """A deployment and its setup, of options that were read; raises as `simulate`."""
     resolved = resolve(model, gpu, read_deployment(part_of(given, DEPLOYMENT_KEYS)), given.get("calibration"))
     chosen = part_of(given, _SETUP) | {"tiers": read_tiers(given.get("cache_tier"))}
     if "order" in given:
@@ -756,7 +741,7 @@ _WITHOUT = {"isl": ("trace", "sessions"), "osl": ("trace",), "isl_cv": ("trace",
 
 
 def _idle(given: Mapping[str, Any], load: Load, setup: Setup) -> Iterator[str]:
-    """What was asked for and says nothing here: it goes with another option, or is told by one."""
+    """Warnings on options without effect: they go with another one, or another one decides."""
     known = options_of(SimulationOptions)
     told = [name for name, value in given.items() if value != known[name].default]
     told += ["prefix_cache"] if setup.prefix_cache and "prefix_cache" not in told else []
@@ -770,7 +755,7 @@ def _idle(given: Mapping[str, Any], load: Load, setup: Setup) -> Iterator[str]:
             yield f"{name} has no part here: {other} decides it"
 
 
-def _asked(question: Question) -> dict[str, Any]:
+def _asked(question: TrafficQuestion) -> dict[str, Any]:
     """The load as plain values: a path as text, no end as None, objectives by names that are no result's."""
     asked = {field.name: getattr(question, field.name) for field in fields(question)}
     asked["trace"] = None if question.trace is None else str(question.trace)
@@ -780,8 +765,8 @@ def _asked(question: Question) -> dict[str, Any]:
     return asked | objective
 
 
-def _question(given: dict[str, Any]) -> Question:
-    """What is sent; a mean and its variation are a log-normal length."""
+def _question(given: dict[str, Any]) -> TrafficQuestion:
+    """The requests that options describe; a mean and its variation are a log-normal length."""
     asked = {_NAMES.get(key, key): value for key, value in given.items() if _NAMES.get(key, key) in _QUESTION}
     for key, usual in WORKLOAD_KEYS.items():
         if key in ("isl", "osl"):
@@ -792,7 +777,7 @@ def _question(given: dict[str, Any]) -> Question:
         asked["trace"] = Path(asked["trace"])
     if "sessions" in asked and "osl" not in given:
         asked["osl"] = str(parse_sessions(asked["sessions"]).answer)
-    return Question(**asked)
+    return TrafficQuestion(**asked)
 
 
 def _shares(text: str) -> tuple[float, ...]:

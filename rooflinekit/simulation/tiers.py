@@ -38,8 +38,6 @@ def read_tiers(given: str | Sequence[str] | None) -> tuple[CacheTier, ...]:
 
     >>> read_tiers("host=200GB,50GB/s,10us")[0].bandwidth, read_tiers(["nvme=2TB,6GB/s,100us,sync"])[0].waits
     (50000000000.0, True)
-
-    Raises WorkloadError for what is none, and for two of one name.
     """
     tiers = tuple(map(_tier, (given,) if isinstance(given, str) else given or ()))
     for place, tier in enumerate(tiers):

@@ -123,10 +123,7 @@ def _formats() -> tuple[TraceFormat, ...]:
 
 
 def open_trace(path: Path) -> tuple[TraceFormat, Iterator[tuple[int, Mapping[str, Any]]]]:
-    """Sniff a file (CSV, JSON lines or Parquet; also gzipped): its format, and its rows with their lines.
-
-    Raises SpecError for a file that cannot be opened, is empty, or has the columns of no trace.
-    """
+    """Sniff a file (CSV, JSON lines or Parquet; also gzipped): its format, and its rows with their lines."""
     rows = _guarded(path, _rows(path))
     first = next(rows, None)
     if first is None:
@@ -140,10 +137,7 @@ def open_trace(path: Path) -> tuple[TraceFormat, Iterator[tuple[int, Mapping[str
 
 
 def read_row(layout: TraceFormat, cells: Mapping[str, Any]) -> Arrival:
-    """Turn cells into a request; its time is on the trace's own clock.
-
-    Raises FlawError for what is missing, unreadable, negative, zero or huge.
-    """
+    """Turn cells into a request; its time is on the trace's own clock."""
     if _SURPLUS in cells:
         raise FlawError("unreadable", f"has more cells than the header, {_short(cells[_SURPLUS])} the last")
     time = layout.clock(_cell(cells, layout.time)) if layout.time else 0.0
@@ -352,10 +346,7 @@ class Trace:
         return tuple(said)
 
     def coming(self, rate: float | None, cv: float = 1.0, seed: int = 0) -> Trace:
-        """The trace with times: those of the file, or of a rate [1/s] where it has lengths alone.
-
-        Raises InputError for a rate beside times, for neither, and for a file that has no lengths.
-        """
+        """The trace with times: those of the file, or of a rate [1/s] where it has lengths alone."""
         if not self.sized:
             raise InputError(f"{self.name} has rates and no lengths; `simulate` takes it with --isl and --osl")
         if self.timed:
@@ -374,8 +365,6 @@ class Trace:
         >>> trace = Trace("t", "plain", [0.0, 3.0], [8, 9], [1, 2])
         >>> [(arrival.time, arrival.isl) for arrival in trace.arrivals(speed=2.0)]
         [(0.0, 8), (1.5, 9)]
-
-        Raises WorkloadError for a speed that is not above 0.
         """
         positive(speed, "speed")
         return (self.request(at, speed) for at in range(len(self) if count is None else min(count, len(self))))
@@ -400,9 +389,6 @@ def load_trace(path: Path, clean: bool = False) -> Trace:
     A row that repeats another of its moment is a request too, and counted. With `clean`, rows out of order are sorted,
     and rows with missing, zero, negative or huge values are dropped, repeated ones too where times are exact; `cleaned`
     counts them.
-
-    Raises SpecError for a file that is no trace, for a row that cannot be trusted (unless `clean`) with its line, and
-    for a trace of which nothing is left.
     """
     if windows := _windows(path):
         return _of_windows(path, windows)
@@ -442,10 +428,7 @@ def _windows(path: Path) -> list[tuple[float, float, float]]:
 
 
 def _of_windows(path: Path, windows: Sequence[tuple[float, float, float]]) -> Trace:
-    """Times at the rates of windows, with gamma gaps of their variation; each lasts until the next.
-
-    Raises SpecError for windows out of order, or in which nothing comes.
-    """
+    """Times at the rates of windows, with gamma gaps of their variation; each lasts until the next."""
     starts = [start for start, _, _ in windows]
     if starts != sorted(set(starts)):
         raise SpecError(f"{path}: windows of a client of ServeGen are out of order")

@@ -8,7 +8,7 @@ from typing import Any
 from rooflinekit.load.played import grows
 from rooflinekit.simulation.event_loop import Watch
 from rooflinekit.simulation.ledger import Ledger, Sketch
-from rooflinekit.simulation.replica import Replica
+from rooflinekit.simulation.replica import ObjectReplica
 
 TIMELINE = ("time_s", "replica", "queue", "batch", "prompts", "kv_use")
 """Columns of a timeline: end of a step, which replica, who waits, who decodes, prompts in the step, blocks in use."""
@@ -29,7 +29,7 @@ def both(*watches: Watch | None) -> Watch | None:
     if len(present) < 2:
         return present[0] if present else None
 
-    def watch(index: int, replica: Replica, now: float) -> None:
+    def watch(index: int, replica: ObjectReplica, now: float) -> None:
         for each in present:
             each(index, replica, now)
 
@@ -43,7 +43,7 @@ class Timeline:
         self._interval, self._rows = _INTERVAL, list[dict[str, float]]()
         self._next: dict[int, float] = {}
 
-    def __call__(self, index: int, replica: Replica, now: float) -> None:
+    def __call__(self, index: int, replica: ObjectReplica, now: float) -> None:
         """See a step end."""
         if not self.due(now, index):
             return
@@ -88,7 +88,7 @@ class Batches:
         self._parts: list[list[Latencies]] = []
         self._ledger: Ledger | None = None
 
-    def __call__(self, index: int, replica: Replica, now: float) -> None:
+    def __call__(self, index: int, replica: ObjectReplica, now: float) -> None:
         """See a step end."""
         if now < self._next:
             return
@@ -176,7 +176,7 @@ class ChromeTrace:
     def __init__(self) -> None:
         self._events, self.dropped = list[dict[str, Any]](), 0
 
-    def __call__(self, index: int, replica: Replica, now: float) -> None:
+    def __call__(self, index: int, replica: ObjectReplica, now: float) -> None:
         """See a step end."""
         if len(self._events) >= MOST_EVENTS:
             self.dropped += 1

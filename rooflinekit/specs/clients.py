@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rooflinekit.model.types.numeric import Array
 from rooflinekit.specs.places import shipped_path
-from rooflinekit.specs.section import Cites, Count, Layout, Section
+from rooflinekit.specs.section import Cites, Count, FileLayout, FileSection
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ USUAL = Client("", (1.0 - 0.05 * math.sqrt(3.0), 1.0 + 0.05 * math.sqrt(3.0)), 1
 """Assumptions about a source that does not say: lengths that vary by 5 %, as far as their ends are taken to drift."""
 
 
-class _ClientFile(Layout):
+class _ClientFile(FileLayout):
     sources: Mapping[str, Any]
     clients: tuple[Client, ...]
 
@@ -166,11 +166,8 @@ def _shipped() -> tuple[Client, ...]:
 
 
 def read_clients(path: Path) -> tuple[Client, ...]:
-    """Read a file of clients.
-
-    Raises SpecError for anything that is unknown, missing or not cited.
-    """
-    root = Section.open(path)
+    """Read a file of clients."""
+    root = FileSection.open(path)
     clients = root.read(_ClientFile).clients
     for client, section in zip(clients, root.entries("clients"), strict=True):
         if len(client.lengths) != 2 or not 0 <= client.lengths[0] <= client.lengths[1] > 0:

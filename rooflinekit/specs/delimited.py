@@ -26,10 +26,7 @@ def delimiter_of(header: str) -> str:
 
 
 def check_columns(name: str, header: str) -> None:
-    """Refuse a table that has one column twice: nobody knows which is meant.
-
-    Raises InputError.
-    """
+    """Refuse a table that has one column twice: nobody knows which is meant."""
     names = [cell.strip() for cell in next(csv.reader([header], delimiter=delimiter_of(header)), []) if cell.strip()]
     twice = next((each for each in names if names.count(each) > 1), None)
     if twice is not None:
@@ -37,10 +34,7 @@ def check_columns(name: str, header: str) -> None:
 
 
 def text_rows(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
-    """Columns in small letters, and rows with their lines; all cells are text without blanks around them.
-
-    Raises SpecError for a file that cannot be read, InputError for a column that is there twice.
-    """
+    """Columns in small letters, and rows with their lines; all cells are text without blanks around them."""
     whole = read_text(path)
     text = whole.lstrip("\n")
     header, before = text.partition("\n")[0].lower(), len(whole) - len(text)
@@ -84,11 +78,7 @@ def standard_input() -> int:
 
 
 def read_table(path: Path, needed: Sequence[str] = (), what: str = "table", text: bool = False) -> Any:
-    """A CSV or Parquet file as a frame; with `text` every cell is text, and an empty one "".
-
-    Raises SpecError for a file that cannot be read, or has not every `needed` column of `what`, and MissingExtraError
-    for Parquet without pyarrow.
-    """
+    """A CSV or Parquet file as a frame; with `text` every cell is text, and an empty one ""."""
     import pandas as pd  # noqa: PLC0415 - takes a while
 
     check_file(path)

@@ -9,10 +9,10 @@ from typing import Any
 from rooflinekit.model.types.engine import OwnLoads, Pair
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.specs.files import kept
-from rooflinekit.specs.section import Layout, Section
+from rooflinekit.specs.section import FileLayout, FileSection
 
 
-class _File(Layout):
+class _DoubtFile(FileLayout):
     sources: Mapping[str, Any]
     versions: Mapping[str, Any]
     pair: Mapping[str, Any]
@@ -67,9 +67,9 @@ def own_loads(engine: str) -> OwnLoads:
     return OwnLoads((shares["ttft"][0], shares["ttft"][1]), (shares["tpot"][0], shares["tpot"][1]))
 
 
-def _rules() -> _File:
+def _rules() -> _DoubtFile:
     return kept(_read, Path(__file__).with_name("doubt.yaml"))
 
 
-def _read(path: Path) -> _File:
-    return Section.open(path).read(_File)
+def _read(path: Path) -> _DoubtFile:
+    return FileSection.open(path).read(_DoubtFile)

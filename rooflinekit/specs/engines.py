@@ -17,7 +17,7 @@ from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import Provenance
 from rooflinekit.specs.doubt import own_loads, version_variances
 from rooflinekit.specs.files import kept
-from rooflinekit.specs.section import EMPTY, Cites, Layout, Section, described
+from rooflinekit.specs.section import EMPTY, Cites, FileLayout, FileSection, described
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ UNITLESS = {
 """Quantities of step costs without a unit, and their largest values; the other costs are times."""
 
 
-class _Fact(Layout):
+class _Fact(FileLayout):
     """One number of a profile, or a pair of them, with the documents that say it."""
 
     value: Any
@@ -62,19 +62,19 @@ class _Fact(Layout):
     note: str = ""
 
 
-class _Versions(Layout):
+class _Versions(FileLayout):
     memory: Mapping[str, Any]
     since: str = ""
     until: str = ""
 
 
-class _Profile(Layout):
+class _Profile(FileLayout):
     title: str
     versions: tuple[_Versions, ...]
     sources: Mapping[str, Any] = EMPTY
 
 
-class _Flag(Layout):
+class _Flag(FileLayout):
     flag: str
     kind: Literal["integer", "number", "text", "choice", "json", "switch", "flag", "nothing"]
     since: str
@@ -84,7 +84,7 @@ class _Flag(Layout):
     values: Mapping[str, str] = EMPTY
 
 
-class _FlagFile(Layout):
+class _FlagFile(FileLayout):
     title: str
     program: tuple[str, ...]
     read: tuple[str, ...]
@@ -120,8 +120,6 @@ def split_version(text: str) -> tuple[str, str | None]:
 
     >>> split_version("vLLM@0.8.5"), split_version("sglang")
     (('vllm', '0.8.5'), ('sglang', None))
-
-    Raises InputError for something that is no version.
     """
     name, at, version = text.strip().lower().partition("@")
     name = "llama.cpp" if name in ("llamacpp", "llama-cpp", "llama_cpp") else name
@@ -138,9 +136,6 @@ def load_engine(name: str, version: str | None = None, accelerator: str = "") ->
 
     >>> load_engine("ideal").memory.budget
     'none'
-
-    Raises UnknownNameError for an engine without a profile, InputError for a version that none of its profiles
-    describes, and SpecError for a file that cannot be trusted.
     """
     engine, given = split_version(name)
     if engine not in engine_names():
@@ -151,7 +146,7 @@ def load_engine(name: str, version: str | None = None, accelerator: str = "") ->
 
 
 def _engine(path: Path, _: Path, name: str, version: str | None, accelerator: str) -> Engine:
-    root = Section.open(path)
+    root = FileSection.open(path)
     profile = root.read(_Profile)
     for earlier, later in pairwise(profile.versions):
         if earlier.until != later.since:
@@ -198,7 +193,7 @@ def step_ranges(name: str) -> list[tuple[str, str]]:
     return [(part.text("since"), _only(part)) for part in _ranges(name)]
 
 
-def _only(part: Section) -> str:
+def _only(part: FileSection) -> str:
     return part.text("accelerator") if part.has("accelerator") else ""
 
 
@@ -208,14 +203,14 @@ def step_range(name: str, version: str | None = None) -> str:
     return found.text("since") if found else ""
 
 
-def _ranges(name: str) -> list[Section]:
+def _ranges(name: str) -> list[FileSection]:
     """Costs of a step from each version on, oldest first (benchmarks/fit_engines.py writes the files)."""
     path = _FOLDER / "steps" / f"{name}.yaml"
     return kept(_read_ranges, path) if path.is_file() else []
 
 
-def _read_ranges(path: Path) -> list[Section]:
-    root = Section.open(path)
+def _read_ranges(path: Path) -> list[FileSection]:
+    root = FileSection.open(path)
     root.expect(("steps",), ("sources",))
     ranges = root.entries("steps")
     for part in ranges:
@@ -223,7 +218,7 @@ def _read_ranges(path: Path) -> list[Section]:
     return ranges
 
 
-def _range(name: str, version: str | None, accelerator: str = "") -> Section | None:
+def _range(name: str, version: str | None, accelerator: str = "") -> FileSection | None:
     """The step costs of a version: of the range it falls in, else of the nearest one; None for an engine without."""
     ranges = [part for part in _ranges(name) if _only(part) in ("", accelerator)]
     later = [part for part in ranges if version is not None and version_key(part.text("since")) > version_key(version)]
@@ -243,7 +238,7 @@ def _choose(name: str, ranges: tuple[_Versions, ...], version: str | None) -> in
     raise InputError(f"engine {name} {version} is older than any version described; the first is {ranges[0].since}")
 
 
-def read_facts(section: Section, kind: type[T], prefix: str = "") -> tuple[T, tuple[Provenance, ...]]:
+def read_facts(section: FileSection, kind: type[T], prefix: str = "") -> tuple[T, tuple[Provenance, ...]]:
     """The facts of a section as a `kind` (memory rule, step costs, errors under load), and where each comes from.
 
     Keys that are not there keep their defaults. Raises SpecError for anything unknown.
@@ -280,7 +275,7 @@ def read_facts(section: Section, kind: type[T], prefix: str = "") -> tuple[T, tu
     return kind(**chosen, **({"spread": spread} if kind is StepCosts else {})), tuple(provenance)
 
 
-def _number(entry: Section, key: str, part: str, value: object, unit: str) -> float:
+def _number(entry: FileSection, key: str, part: str, value: object, unit: str) -> float:
     if unit:
         return entry.quantity_in(part, value, unit)
     least, most = (-100.0, 100.0) if key.endswith("_places") else (0.0, UNITLESS.get(key, math.inf))
@@ -330,10 +325,7 @@ class FlagTable:
     notes: Mapping[str, str] = field(default_factory=dict)  #: how `replicas`, or those of a `split`, become a service
 
     def check(self, version: str) -> str:
-        """The version to look up; the newest that was read if it is empty.
-
-        Raises InputError for a version outside of what was read.
-        """
+        """The version to look up; the newest that was read if it is empty."""
         first, newest = self.read[0], self.read[-1]
         if not version:
             return newest
@@ -397,12 +389,10 @@ def load_flags(engine: str) -> FlagTable:
 
     >>> load_flags("vllm").find("sequences", "0.8.5").spelling
     '--max-num-seqs'
-
-    Raises InputError for an engine that has no server, SpecError for a file that cannot be trusted.
     """
     if engine not in launchable():
         raise InputError(f"no server settings of {engine} are known; nearest: {', '.join(launchable())}")
-    root = Section.open(_FOLDER / "flags" / f"{engine}.yaml")
+    root = FileSection.open(_FOLDER / "flags" / f"{engine}.yaml")
     file = root.read(_FlagFile)
     concepts = root.section("flags")
     flags = []

@@ -76,10 +76,7 @@ def _stamp(path: Path) -> _Stamp:
 
 
 def read_text(path: Path) -> str:
-    """The text of a UTF-8 file.
-
-    Raises SpecError if it is missing, a folder, a device, unreadable, not UTF-8 (says at which byte) or empty.
-    """
+    """The text of a UTF-8 file."""
     admit(path)
     try:
         data = path.read_bytes()
@@ -99,10 +96,7 @@ def read_text(path: Path) -> str:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping that a YAML file holds.
-
-    Raises SpecError as `read_text`, and if it is not valid YAML, repeats a key, or is not a mapping.
-    """
+    """The mapping that a YAML file holds."""
     text = read_text(path)
     try:
         data = parse_yaml(text)
@@ -134,10 +128,7 @@ def parse_yaml(text: str) -> Any:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The mapping that a JSON file holds; bare Infinity and NaN are accepted, as Hugging Face writes them.
-
-    Raises SpecError as `read_text`, and if it is not valid JSON (line and column), repeats a key, or is not a mapping.
-    """
+    """The mapping that a JSON file holds; bare Infinity and NaN are accepted, as Hugging Face writes them."""
     text = read_text(path)
     try:
         data = json.loads(text, object_pairs_hook=_unique)
@@ -152,10 +143,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def json_lines(path: Path, lines: Iterable[str], first: int = 1) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The JSON objects of lines of a file, with their numbers from `first` on; empty lines are passed over.
-
-    Raises SpecError, by line, for anything else.
-    """
+    """The JSON objects of lines of a file, with their numbers from `first` on; empty lines are passed over."""
     for number, line in enumerate(lines, first):
         if not line.strip():
             continue

@@ -34,8 +34,6 @@ def number_of(value: object, low: float = 0.0, high: float = MOST) -> float:
 
     >>> number_of("2.5"), number_of(7)
     (2.5, 7.0)
-
-    Raises ValueError that says what is wrong, for use behind a name: `'1e400', not a number of at most 1e+15`.
     """
     number = math.nan
     if isinstance(value, (Real, str)) and not isinstance(value, bool):
@@ -65,8 +63,6 @@ def moment_of(stamp: object, unit: str = "") -> Moment:
 
     >>> moment_of(1764000000), moment_of("1764000000000"), moment_of("2025-11-24T16:00:00Z").seconds
     (Moment(seconds=1764000000.0, unit='s'), Moment(seconds=1764000000.0, unit='ms'), 1764000000.0)
-
-    Raises ValueError that says what is wrong, for use behind a name.
     """
     try:
         number = float(stamp) if isinstance(stamp, (Real, str)) and not isinstance(stamp, bool) else None

@@ -17,7 +17,7 @@ from rooflinekit.specs.files import kept, once, refuse_cut
 from rooflinekit.specs.locate import Loaded, names, resolve, scanned_aliases
 from rooflinekit.specs.places import spec_dir
 from rooflinekit.specs.power import power_law
-from rooflinekit.specs.section import EMPTY, Cites, Count, Layout, Section, described
+from rooflinekit.specs.section import EMPTY, Cites, Count, FileLayout, FileSection, described
 
 _DATE = re.compile(r"\d{4}(?:-\d{2}){0,2}")
 _DOMAINS = 1024
@@ -30,7 +30,7 @@ _Clock = Annotated[float, "Hz"]
 _Price = Annotated[float, "USD/h"]
 
 
-class _Cited(Layout):
+class _Cited(FileLayout):
     """Facts that share their sources and their confidence; `assumed` says why where no source gives a number."""
 
     confidence: Literal["A", "B", "C"]
@@ -85,7 +85,7 @@ class _Quote(_Cited):
     basis: str = ""
 
 
-class _File(Layout):
+class _File(FileLayout):
     """The keys of an accelerator file; sections keep their order in the provenance."""
 
     title: str
@@ -116,7 +116,7 @@ class _Network(_Cited):
     nic: _ByteRate
 
 
-class _SystemFile(Layout):
+class _SystemFile(FileLayout):
     title: str
     accelerators: tuple[str, ...]
     sources: Mapping[str, Any]
@@ -140,8 +140,6 @@ def load_accelerator(name: str | os.PathLike[str]) -> Loaded[Accelerator]:
 
     >>> load_accelerator("h100-sxm").value.memory_bandwidth
     3350000000000.0
-
-    Raises UnknownNameError for an unknown name and SpecError for a file that cannot be trusted.
     """
     found = resolve("accelerator", name)
     accelerator, findings = kept(_checked, found.value)
@@ -159,11 +157,8 @@ def _checked(path: Path) -> tuple[Accelerator, tuple[str, ...]]:
 
 
 def read_facts(path: Path) -> sanity.AcceleratorFacts:
-    """Facts of an accelerator file, not yet checked against physics.
-
-    Raises SpecError for whatever is missing, unknown, unsourced, without a unit or not above 0.
-    """
-    root = Section.open(path, "`rooflinekit show --template gpu` prints an example")
+    """Facts of an accelerator file, not yet checked against physics."""
+    root = FileSection.open(path, "`rooflinekit show --template gpu` prints an example")
     file = root.read(_File)
     compute, memory, cores, links, price = file.compute, file.memory, file.cores, file.links, file.price
     if file.aliases != scanned_aliases(path):
@@ -218,7 +213,7 @@ def read_facts(path: Path) -> sanity.AcceleratorFacts:
     )
 
 
-def _price(root: Section, quote: _Quote) -> Price:
+def _price(root: FileSection, quote: _Quote) -> Price:
     if not _DATE.fullmatch(quote.date):
         root.refuse("price.date", f"value {quote.date!r} is not a date; write it like '2026-05' or '2026-05-20'")
     return Price(quote.usd_per_hour, quote.date, quote.basis or root.titles(quote.source), quote.low, quote.high)
@@ -230,9 +225,6 @@ def load_system(name: str | os.PathLike[str], accelerator: Accelerator) -> Loade
     >>> from rooflinekit.specs import load_accelerator
     >>> load_system("gb200-nvl72", load_accelerator("gb200").value).value.domain_size
     72
-
-    Raises UnknownNameError for an unknown name, SpecError for a file that cannot be trusted, DeploymentError where the
-    system is built of another accelerator.
     """
     found = resolve("system", name)
     file, provenance = kept(_read_system, found.value)
@@ -267,7 +259,7 @@ def _system(file: _SystemFile, provenance: tuple[Provenance, ...], name: str, ac
 
 
 def _read_system(path: Path) -> tuple[_SystemFile, tuple[Provenance, ...]]:
-    root = Section.open(path)
+    root = FileSection.open(path)
     file = root.read(_SystemFile)
     if not file.accelerators:
         root.refuse("accelerators", "is empty; name the accelerators that it is built of")
@@ -277,7 +269,7 @@ def _read_system(path: Path) -> tuple[_SystemFile, tuple[Provenance, ...]]:
     return file, tuple(_provenance(root, file))
 
 
-def _provenance(root: Section, file: Any) -> Iterator[Provenance]:
+def _provenance(root: FileSection, file: Any) -> Iterator[Provenance]:
     """Origin of each number of the cited sections, in the order of their types."""
     for part, cited in vars(file).items():
         if not isinstance(cited, _Cited):

@@ -10,26 +10,26 @@ from rooflinekit.model.types.errors import InputError, UnknownNameError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import Provenance
 from rooflinekit.specs.files import kept
-from rooflinekit.specs.section import Cites, Layout, Section
+from rooflinekit.specs.section import Cites, FileLayout, FileSection
 
 _LEAST, _MOST = 1.0, 1000.0  # us of a launch that make sense
 
 
-class _Class(Layout):
+class _Class(FileLayout):
     launch: Any
     spread: Any
     source: Cites
     note: str = ""
 
 
-class _File(Layout):
+class _HostsFile(FileLayout):
     hosts: Mapping[str, Any]
     usual: Mapping[str, tuple[str, ...]]
     sources: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Host:
+class HostClass:
     """A host: its time of one launch without a CUDA graph [s], one standard error, and where they come from."""
 
     launch: float
@@ -37,20 +37,13 @@ class Host:
     provenance: Provenance
 
 
-def host_names() -> list[str]:
-    """Classes of hosts that are known."""
-    return [*kept(_read, Path(__file__).with_name("hosts.yaml"))[0]]
-
-
-def host_of(text: str | None, accelerator: str, eager: bool) -> Host | None:
+def host_of(text: str | None, accelerator: str, eager: bool) -> HostClass | None:
     """The host that is named, by its class or its launch in microseconds; the usual one of an accelerator where eager.
 
     None where nothing is said: engine costs were fitted with one launch time for all.
 
     >>> host_of("40", "h100-sxm", False).launch, host_of(None, "a100-sxm-80gb", True).launch
     (4e-05, 4.6e-05)
-
-    Raises UnknownNameError for a class nobody knows, InputError for a time that makes no sense.
     """
     hosts, usual = kept(_read, Path(__file__).with_name("hosts.yaml"))
     if text is None:
@@ -64,19 +57,19 @@ def host_of(text: str | None, accelerator: str, eager: bool) -> Host | None:
         raise UnknownNameError("host", text, [*hosts, "40 (us of a launch)"]) from None
     if not _LEAST <= each <= _MOST:
         raise InputError(f"host {text}: a launch of {each:g} us makes no sense; write {_LEAST:g} to {_MOST:g}")
-    return Host(each * 1e-6, 0.0, Provenance("engine.launch", each * 1e-6, "s", "--host"))
+    return HostClass(each * 1e-6, 0.0, Provenance("engine.launch", each * 1e-6, "s", "--host"))
 
 
-def _read(path: Path) -> tuple[dict[str, Host], Mapping[str, tuple[str, ...]]]:
-    root = Section.open(path)
-    file, listed = root.read(_File), root.section("hosts")
+def _read(path: Path) -> tuple[dict[str, HostClass], Mapping[str, tuple[str, ...]]]:
+    root = FileSection.open(path)
+    file, listed = root.read(_HostsFile), root.section("hosts")
     hosts = {}
     for name in file.hosts:
         part = listed.section(name)
         entry = part.read(_Class)
         launch, spread = (part.quantity_in(key, getattr(entry, key), "s") for key in ("launch", "spread"))
         said = Provenance(f"engine.launch ± {entry.spread}", launch, "s", part.titles(entry.source))
-        hosts[str(name)] = Host(launch, spread, said)
+        hosts[str(name)] = HostClass(launch, spread, said)
     for name in file.usual:
         if name not in hosts:
             root.refuse("usual", f"{name!r} is none of the hosts: {', '.join(hosts)}")

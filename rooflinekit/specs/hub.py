@@ -47,8 +47,6 @@ def fetch(identifier: str) -> Path:
 
     huggingface_hub puts files into its cache, and answers from there where there is no network. The sizes of the
     tensors, which safetensors headers state, are kept in its folder for other libraries.
-
-    Raises MissingExtraError without huggingface_hub, and SpecError for what cannot be fetched.
     """
     if not admitted(_folder("HF_HUB_CACHE", "hub")):
         raise SpecError(f"{HUB}{identifier[:60]} is a download; only names of the catalogue are read here")

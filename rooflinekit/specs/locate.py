@@ -81,10 +81,7 @@ def scanned_aliases(path: Path) -> tuple[str, ...]:
 
 
 def resolve(kind: Kind, name: str | os.PathLike[str]) -> Loaded[Path]:
-    """The spec that a name, an alias or a path means; the user's own specs win over the library's, with a warning.
-
-    Raises UnknownNameError with the nearest names, and SpecError for a path that does not exist.
-    """
+    """The spec that a name, an alias or a path means; the user's own specs win over the library's, with a warning."""
     text = os.fspath(name)
     if isinstance(name, os.PathLike) or _looks_like_path(text):
         path = Path(text).expanduser()
@@ -111,8 +108,6 @@ def in_catalogue(kind: Kind, name: str) -> str:
 
     >>> in_catalogue("accelerator", "H100")
     'h100-sxm'
-
-    Raises UnknownNameError with the nearest names.
     """
     with catalogue_alone():
         return resolve(kind, name).value.stem
@@ -194,8 +189,6 @@ def kind_of_file(name: str) -> Kind | None:
     """Kind of a file, by its content: a model has `config`, an accelerator `compute` and `memory`.
 
     None for a name, and for a path to nothing, whose last part may be one.
-
-    Raises SpecError if it is neither, or cannot be read.
     """
     path = Path(name).expanduser()
     if not _looks_like_path(name) or not path.exists():
@@ -228,10 +221,7 @@ def _usable(kind: Kind, path: Path) -> bool:
 
 
 def _folders(kind: Kind) -> tuple[Path, Path]:
-    """The user's folder and the library's.
-
-    Raises SpecError if the user names a folder that does not exist.
-    """
+    """The user's folder and the library's."""
     chosen = os.environ.get("ROOFLINEKIT_SPECS")
     if chosen and not Path(chosen).is_dir():
         raise SpecError(f"ROOFLINEKIT_SPECS = {chosen}: no such folder; create it, or unset the variable")

@@ -22,7 +22,7 @@ from rooflinekit.specs.files import kept, read_json, read_yaml, refuse_cut
 from rooflinekit.specs.hub import CACHED, COMPANION, HUB, ID, INDEX, cached_config, fetch, fetched_bytes
 from rooflinekit.specs.locate import Loaded, resolve
 from rooflinekit.specs.places import spec_dir
-from rooflinekit.specs.section import Layout, Section
+from rooflinekit.specs.section import FileLayout, FileSection
 from rooflinekit.specs.weight_files import model_from_gguf, safetensors_bytes
 
 _EXAMPLE = Path(__file__).with_name("model_template.yaml")
@@ -59,11 +59,11 @@ _KEYS = {
 }
 
 
-class _Expected(Layout):
+class _Expected(FileLayout):
     params_total: int = 0  #: what a test compares with
 
 
-class _LibraryFile(Layout):
+class _LibraryFile(FileLayout):
     """Hugging Face field names under `config`, and what is known about the model around them."""
 
     name: str
@@ -131,8 +131,6 @@ def typed_model(name: str) -> str:
 
     Typing it where huggingface_hub is installed is asking for it. Names that stand in files are never fetched so, nor
     those of Python and of the services.
-
-    Raises SpecError where it cannot be fetched, with the nearest known names.
     """
     if not re.fullmatch(rf"{ID}(?:@[\w.-]+)?", name) or Path(name).exists() or find_spec("huggingface_hub") is None:
         return name
@@ -178,10 +176,7 @@ def _by_last_part(text: str, error: SpecError) -> Loaded[Model]:
 
 
 def _stored(name: str, unknown: UnknownNameError) -> Loaded[Model]:
-    """A model of the library, its weights stored as the end of the name says.
-
-    Raises what was raised for the whole name, with the way to its config.json where it may lie on the hub.
-    """
+    """A model of the library, its weights stored as the end of the name says."""
     fetches = f"{HUB}{name} reads its own config.json (pip install 'rooflinekit[hub]')"
     for ending in _STORED:
         found = re.fullmatch(rf"(?i)(.+?)[-_.]({ending})", name)
@@ -247,7 +242,7 @@ def _unquantised(model: Model, size: float, where: str) -> Iterator[str]:
 
 def _from_library(path: Path, stored: str = "") -> Loaded[Model]:
     """A file of the library, its weights stored as an ending of `_STORED` says in place of its own."""
-    root = Section(path, "", read_yaml(path))
+    root = FileSection(path, "", read_yaml(path))
     file = root.read(_LibraryFile)
     for key, text in (("name", file.name), ("source", file.source)):
         if not text.strip():

@@ -66,12 +66,7 @@ def admitted(path: Path) -> bool:
 
 
 def admit(path: Path | int) -> None:
-    """Let a file be read; every reader of files asks. An open file may be given by its number.
-
-    Raises SpecError within `catalogue_alone` for a file of elsewhere, and for what may never end, such as /dev/zero, or
-    never begin: a pipe that has a name. The pipe of a shell's `<(command)` has none, and ends with the command, as the
-    null device does; a terminal is read to its end.
-    """
+    """Let a file be read; every reader of files asks. An open file may be given by its number."""
     if isinstance(path, Path) and not admitted(path):
         raise SpecError(f"{str(path)[:60]!r} is a file; only names of the catalogue are read here")
     try:
@@ -90,10 +85,7 @@ def admit(path: Path | int) -> None:
 
 
 def check_file(path: Path) -> None:
-    """Let an ordinary file be read.
-
-    Raises SpecError as `admit`, and for what is no ordinary file.
-    """
+    """Let an ordinary file be read."""
     admit(path)
     if not path.is_file():
         raise SpecError(f"{path}: {'is a folder, not a file' if path.is_dir() else 'no such file'}")

@@ -35,7 +35,7 @@ _LARGEST = sys.float_info.max
 _ARITHMETIC = {dtype.value: dtype for dtype in Dtype if dtype.unit is dtype}
 
 
-class Layout:
+class FileLayout:
     """Layout of a section of a file: its annotations say of which kind each key is, its attributes are the defaults.
 
     These are no dataclasses: making one takes half a millisecond, and every start would pay for thirty.
@@ -45,14 +45,14 @@ class Layout:
         self.__dict__.update(values)
 
 
-class _Document(Layout):
+class _Document(FileLayout):
     title: str
     url: str
     read: bool
 
 
 @dataclass(frozen=True)
-class Section:
+class FileSection:
     """The keys under `key` in `file`, with the documents that the file cites; example: the command that prints one."""
 
     file: Path
@@ -62,11 +62,11 @@ class Section:
     example: str = ""
 
     @classmethod
-    def open(cls, path: Path, example: str = "") -> Section:
+    def open(cls, path: Path, example: str = "") -> FileSection:
         """A whole YAML file, with the documents under `sources`."""
         return cls(path, "", read_yaml(path), {}, example).with_sources()
 
-    def with_sources(self) -> Section:
+    def with_sources(self) -> FileSection:
         """The section and its parts, which may cite the documents under its `sources`."""
         listed = self.section("sources")
         read = {name: listed.section(name).read(_Document) for name in listed.data}
@@ -116,7 +116,7 @@ class Section:
             kinds = [kind for kind in args if kind is not NoneType]
             is_text = str in kinds and isinstance(self.data[key], str)
             return self.value(key, str if is_text else kinds[-1])
-        if isinstance(hint, type) and (issubclass(hint, Layout) or is_dataclass(hint)):
+        if isinstance(hint, type) and (issubclass(hint, FileLayout) or is_dataclass(hint)):
             return self.section(key).read(hint)
         if origin is tuple:
             return self._tuple(key, args[0])
@@ -142,7 +142,7 @@ class Section:
             return {_ARITHMETIC[name]: inner.value(name, item) for name in inner.data}
         return dict(inner.data) if item is Any else {str(name): inner.value(name, item) for name in inner.data}
 
-    def section(self, key: str) -> Section:
+    def section(self, key: str) -> FileSection:
         """The mapping under `key`, empty if there is none."""
         value = self.data.get(key)
         if value is None:
@@ -151,10 +151,10 @@ class Section:
             self.refuse(key, f"value {value!r} is not a section; put keys with values under it")
         return self._part(key, value)
 
-    def _part(self, key: str, data: Mapping[str, Any]) -> Section:
-        return Section(self.file, self.path(key), data, self.sources, self.example)
+    def _part(self, key: str, data: Mapping[str, Any]) -> FileSection:
+        return FileSection(self.file, self.path(key), data, self.sources, self.example)
 
-    def entries(self, key: str) -> list[Section]:
+    def entries(self, key: str) -> list[FileSection]:
         """The list of sections under `key`, empty if there is none."""
         listed = self.data.get(key) or []
         if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
@@ -237,8 +237,8 @@ class Section:
 
 
 _READERS: Mapping[Any, Any] = {
-    str: Section.text,
-    bool: Section.flag,
+    str: FileSection.text,
+    bool: FileSection.flag,
     int: lambda section, key: section.count(key, 0),
     float: lambda section, key: section.number_in(key, section.data[key]),
     Any: lambda section, key: section.data[key],
@@ -249,7 +249,7 @@ _READERS: Mapping[Any, Any] = {
 def described(kind: Any) -> tuple[list[str], dict[str, Any]]:
     """The keys that must be there, and what every key holds."""
     hints = get_type_hints(kind, include_extras=True)
-    if issubclass(kind, Layout):
+    if issubclass(kind, FileLayout):
         return [name for name in hints if not hasattr(kind, name)], hints
     required = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
     return required, {f.name: hints[f.name] for f in fields(kind)}

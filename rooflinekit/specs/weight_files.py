@@ -133,11 +133,7 @@ class _Reader:
 
 
 def read_gguf(path: Path) -> GGUFHeader:
-    """The header of a GGUF file.
-
-    Raises SpecError for a file that is none, is cut off or has a header that cannot be believed, and DtypeError for a
-    tensor of a type that is not known.
-    """
+    """The header of a GGUF file."""
     admit(path)
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -202,10 +198,7 @@ def _tensor(reader: _Reader) -> FileTensor:
 
 
 def model_from_gguf(path: Path) -> Loaded[Model]:
-    """The model that a GGUF file holds, each layer's tensors in the formats that the file stores them in.
-
-    Raises what `read_gguf` and `gguf_network.network` raise.
-    """
+    """The model that a GGUF file holds, each layer's tensors in the formats that the file stores them in."""
     header = _whole(path, read_gguf(path))
     stated = header.facts.get("general.name")
     name = stated if isinstance(stated, str) else path.stem
@@ -236,10 +229,7 @@ def _whole(path: Path, header: GGUFHeader) -> GGUFHeader:
 
 
 def _unlike(model: Model, tensors: Sequence[FileTensor], path: Path) -> Iterable[str]:
-    """The warning that the network as it is costed has other bytes than the file; refuses what is far from it.
-
-    Raises ArchitectureError naming the tensors that are not understood.
-    """
+    """The warning that the network as it is costed has other bytes than the file; refuses what is far from it."""
     costed, stored = stored_bytes(model), sum(tensor.bytes for tensor in tensors)
     strange = list(unread_parts(tensors))
     if abs(costed - stored) > _TOO_FAR * stored:
@@ -253,11 +243,7 @@ def _unlike(model: Model, tensors: Sequence[FileTensor], path: Path) -> Iterable
 
 
 def safetensors_bytes(path: Path) -> int:
-    """Bytes of all tensors of a safetensors file, by its header.
-
-    Raises SpecError for a file that is none, is cut off or has a header that cannot be believed, and DtypeError for a
-    tensor of a type that is not known.
-    """
+    """Bytes of all tensors of a safetensors file, by its header."""
     admit(path)
     size = path.stat().st_size
     with path.open("rb") as file:

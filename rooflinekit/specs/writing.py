@@ -16,10 +16,7 @@ _MADE = count()  # files of this process
 
 
 def check_target(path: Path, force: bool, how: str = "add --force") -> None:
-    """Refuse a file that is there (a link that leads nowhere is), a folder, a device, and a folder that is not there.
-
-    Raises InputError.
-    """
+    """Refuse a file that is there (a link that leads nowhere is), a folder, a device, and a folder that is missing."""
     if path.is_dir():
         raise InputError(f"{path} is a folder; name a file")
     if path.exists() and not path.is_file():  # /dev/null, a pipe
@@ -40,10 +37,7 @@ def partial_path(path: Path) -> Path:
 
 
 def put(partial: Path, path: Path, force: bool) -> None:
-    """Move a file that is complete to its place. A link there is replaced.
-
-    Raises InputError, unless `force`, if somebody else has written there meanwhile: both files are kept, and named.
-    """
+    """Move a file that is complete to its place. A link there is replaced."""
     if force:
         partial.replace(path)
         return
@@ -63,8 +57,6 @@ def put(partial: Path, path: Path, force: bool) -> None:
 @contextmanager
 def whole(path: Path, force: bool = True) -> Iterator[Path]:
     """A path beside the place to write to, moved there at the end, so that nobody sees half a file.
-
-    Raises OSError that names the place, and InputError as `put` does.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder, whole(Path(folder) / "a.txt") as partial:

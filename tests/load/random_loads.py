@@ -16,10 +16,10 @@ from rooflinekit.load.scene import EncoderStation, FrontEnd
 from rooflinekit.load.table import StepTable, build_table
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.simulation.decoding import Lockstep, Speculative
-from rooflinekit.simulation.event_loop import Fleet, Simulation
+from rooflinekit.simulation.event_loop import ReplicaFleet, Simulation
 from rooflinekit.simulation.kv_blocks import BlockPool
 from rooflinekit.simulation.ledger import Ledger, RequestObjective
-from rooflinekit.simulation.replica import Replica
+from rooflinekit.simulation.replica import ObjectReplica
 from rooflinekit.simulation.requests import Source
 
 PLANS = {
@@ -135,7 +135,7 @@ def simulate(load: Load):
     def replica():
         pool = BlockPool(load.blocks, load.block)
         drafts = (load.drafted, load.acceptance, load.seed)
-        return Replica(load.limits, clock, Speculative(pool, *drafts) if load.drafted else Lockstep(pool), ledger)
+        return ObjectReplica(load.limits, clock, Speculative(pool, *drafts) if load.drafted else Lockstep(pool), ledger)
 
     gpus, parts, send = load.encoders
     each, token = load.front
@@ -143,7 +143,7 @@ def simulate(load: Load):
     front = FrontEnd(
         lambda isl: each + isl * token, load.stream, token * load.beside, load.front_ends, load.hop, encoders
     )
-    fleet = Fleet([replica() for _ in range(load.replicas)], load.router, None, None, front)
+    fleet = ReplicaFleet([replica() for _ in range(load.replicas)], load.router, None, None, front)
     run = Simulation(fleet, Source(iter(load.arrivals), load.users or None, load.warmup), ledger)
     run.run()
     works = [each.work for each in fleet.replicas]

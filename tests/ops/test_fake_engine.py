@@ -25,7 +25,7 @@ from rooflinekit.evidence.watching import Watcher
 from rooflinekit.load.arrivals import Arrival
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.ops.engine import Deployed, PlayedEngine, RealClock
-from rooflinekit.simulation.simulate import Question, make_load
+from rooflinekit.simulation.simulate import TrafficQuestion, make_load
 
 pytest.importorskip("starlette", reason="needs rooflinekit[serve]")
 pytest.importorskip("uvicorn", reason="needs rooflinekit[serve]")
@@ -53,7 +53,7 @@ def engine(**options: Any) -> PlayedEngine:
 
 
 def asked_of(**asked: Any) -> list[Arrival]:
-    load, _, _ = make_load(Question(**asked))
+    load, _, _ = make_load(TrafficQuestion(**asked))
     return list(load.arrivals)
 
 

@@ -29,7 +29,7 @@ from rooflinekit.decision.planning.objective import Felt, Objective, chance, mis
 from rooflinekit.decision.planning.plan import read_question
 from rooflinekit.decision.planning.replay import replay
 from rooflinekit.model.types.errors import InfeasibleError, InputError, SpecError
-from rooflinekit.report.document import Legend, Table
+from rooflinekit.report.document import CellTable, Legend
 from rooflinekit.specs import load_accelerator
 
 MODEL, SLO = "llama-3-8b", "p95 ttft<1s, p95 tpot<30ms"
@@ -261,7 +261,7 @@ def test_the_objective_at_risk_and_the_evidence_stay_at_80_columns() -> None:
 
 
 def test_the_legend_of_a_column_goes_with_the_column() -> None:
-    table = Table(["gpu", "load"], [["h100-sxm", "70%"]], drop=(1,))
+    table = CellTable(["gpu", "load"], [["h100-sxm", "70%"]], drop=(1,))
     legend = Legend(table, "Below.", {1: "Load: of a replica."})
     assert legend.text(80) == ["Below. Load: of a replica."] == legend.markdown()
     assert legend.text(10) == ["Below."]

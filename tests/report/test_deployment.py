@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.report.page.deployment import Deployed, accuracy_card, lead
+from rooflinekit.report.page.deployment import PageDeployment, accuracy_card, lead
 from rooflinekit.report.page.offers import APART
 from rooflinekit.specs import load_accelerator
 
@@ -32,7 +32,8 @@ def test_a_page_waits_for_no_tables(tmp_path: Path) -> None:
 def test_charts_below_a_load_are_of_a_batch_that_fits() -> None:
     """Under load sequences stand at different lengths; a static batch has them all at the full one."""
     few, many = (
-        Deployed.of("llama-3-8b", "h100-sxm", {"rate": rate, "osl": osl}) for rate, osl in ((5.0, 256), (1000.0, 4096))
+        PageDeployment.of("llama-3-8b", "h100-sxm", {"rate": rate, "osl": osl})
+        for rate, osl in ((5.0, 256), (1000.0, 4096))
     )
     assert few.work.batch == few.answer.inputs["batch"]
     assert many.work.batch < many.answer.inputs["batch"] <= many.answer.memory.max_batch
@@ -44,7 +45,7 @@ def test_charts_below_a_load_are_of_a_batch_that_fits() -> None:
 
 def test_no_interval_is_told_wider_than_it_is_used() -> None:
     """Intervals six times as wide as shipped are told up to the factor of 10 that is predicted from."""
-    plan = Deployed.of("deepseek-v3", "h200-sxm", {"tp": 8}).asked.plan
+    plan = PageDeployment.of("deepseek-v3", "h200-sxm", {"tp": 8}).asked.plan
     assert plan.calibration is not None
     families = {key: fit.wider(6.0) for key, fit in plan.calibration.families.items()}
     plan = replace(plan, calibration=replace(plan.calibration, families=families))
@@ -72,7 +73,7 @@ def test_each_deployment_of_a_page_has_the_notes_of_estimate(tmp_path: Path) -> 
 
 def test_notes_of_another_deployment_say_whose_they_are() -> None:
     """A page shows them beside its own, below no heading: DeepSeek-V3 on H200 has none, on B200 one."""
-    own, other = (Deployed.of("deepseek-v3", gpu, {"tp": 8, "batch": 64}) for gpu in ("h200-sxm", "b200-sxm"))
+    own, other = (PageDeployment.of("deepseek-v3", gpu, {"tp": 8, "batch": 64}) for gpu in ("h200-sxm", "b200-sxm"))
     assert own.answer.warnings == ()
     assert len(other.answer.warnings) == 1
     assert "<li>the measured fp8_block gemm kernels" in lead(other)

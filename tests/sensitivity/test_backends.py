@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rooflinekit.decision.sensitivity.backends import backends
-from rooflinekit.decision.sensitivity.levers import levers
+from rooflinekit.decision.sensitivity.levers import backends, levers
 from rooflinekit.decision.sensitivity.moves import Setting
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.model.types.batch import Batch

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rooflinekit.decision.sensitivity.elasticity import RESOURCES, Elasticity, elasticities, scaled
 from rooflinekit.decision.sensitivity.levers import balance, in_words
-from rooflinekit.decision.sensitivity.moves import Question
+from rooflinekit.decision.sensitivity.moves import MoveQuestion
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.load.answer import AskedLoad
 from rooflinekit.load.lengths import Fixed
@@ -40,12 +40,12 @@ def predictor(model: str, gpu: str, calibration: str | None, items: tuple[tuple[
     return resolve(model, gpu, read_deployment(dict(items)), calibration).predictor
 
 
-def slopes(found: Predictor, question: Question) -> dict[str, Elasticity]:
+def slopes(found: Predictor, question: MoveQuestion) -> dict[str, Elasticity]:
     return {entry.parameter: entry for entry in elasticities(found, question)}
 
 
-def loaded(batch: float, isl: float, osl: float, **load: Any) -> Question:
-    return Question(Workload(batch, isl, osl), AskedLoad(Fixed(int(isl)), Fixed(int(osl)), **load))
+def loaded(batch: float, isl: float, osl: float, **load: Any) -> MoveQuestion:
+    return MoveQuestion(Workload(batch, isl, osl), AskedLoad(Fixed(int(isl)), Fixed(int(osl)), **load))
 
 
 def euler(entries: dict[str, Elasticity], metric: str) -> float:
@@ -61,7 +61,7 @@ class TestEuler:
         self, model: str, gpu: str, split: dict[str, Any], calibration: str | None
     ) -> None:
         found = predictor(model, gpu, calibration, tuple(split.items()))
-        entries = slopes(found, Question(Workload(16.0, 1500.0, 200.0)))
+        entries = slopes(found, MoveQuestion(Workload(16.0, 1500.0, 200.0)))
         for metric in ("ttft", "tpot"):
             assert euler(entries, metric) == pytest.approx(-1.0, abs=1e-6)
         assert euler(entries, "throughput") == pytest.approx(1.0, abs=1e-6)
@@ -88,17 +88,17 @@ class TestEuler:
     def test_of_a_draft_too(self) -> None:
         choice = Speculation.read({"draft": "llama-3.2-1b", "draft_tokens": 3, "acceptance": 0.7})
         found = resolve("llama-3-8b", "h100-sxm", read_deployment({}), None, choice).predictor
-        assert euler(slopes(found, Question(Workload(4.0, 500.0, 100.0))), "tpot") == pytest.approx(-1.0, abs=1e-6)
+        assert euler(slopes(found, MoveQuestion(Workload(4.0, 500.0, 100.0))), "tpot") == pytest.approx(-1.0, abs=1e-6)
 
     def test_at_the_bound_only_rates_count(self) -> None:
-        entries = slopes(predictor("llama-3-70b", "h100-sxm", "none", (("tp", 8),)), Question(Workload(8.0)))
+        entries = slopes(predictor("llama-3-70b", "h100-sxm", "none", (("tp", 8),)), MoveQuestion(Workload(8.0)))
         assert [entries[name].tpot for name in ("launch", "host")] == [0.0, 0.0]
 
     @settings(max_examples=15, deadline=None)
     @given(st.integers(1, 300), st.integers(2, 6000), st.integers(2, 500))
     def test_for_any_workload(self, batch: int, isl: int, osl: int) -> None:
         found = predictor("llama-3-8b", "h100-sxm", None)
-        entries = slopes(found, Question(Workload(float(batch), float(isl), float(osl))))
+        entries = slopes(found, MoveQuestion(Workload(float(batch), float(isl), float(osl))))
         assert euler(entries, "tpot") == pytest.approx(-1.0, abs=1e-5)
         assert all(entries[name].tpot * SIGNS[name] <= 1e-9 for name in RESOURCES)
         assert all(entry.throughput == pytest.approx(-entry.cost) for entry in entries.values())
@@ -108,19 +108,19 @@ class TestSigns:
     def test_one_sequence_is_bandwidth_and_its_context(self) -> None:
         """W + κ·T bytes: 15.01 GB and 131 kB · 1024 are 0.9 % cache, so the context's elasticity is 0.009."""
         found = predictor("llama-3-8b", "h100-sxm", "none")
-        entries = slopes(found, Question(Workload(1.0, 900.0, 200.0, context=1024.0)))
+        entries = slopes(found, MoveQuestion(Workload(1.0, 900.0, 200.0, context=1024.0)))
         kept, weights = 131_072.0 * 1024.0, 15.01e9
         assert entries["bandwidth"].tpot == pytest.approx(-1.0, abs=1e-6)
         assert entries["context"].tpot == pytest.approx(kept / (kept + weights), rel=0.02)
 
     def test_a_long_prompt_is_arithmetic(self) -> None:
-        entries = slopes(predictor("llama-3-8b", "h100-sxm", "none"), Question(Workload(1.0, 8000.0, 2.0)))
+        entries = slopes(predictor("llama-3-8b", "h100-sxm", "none"), MoveQuestion(Workload(1.0, 8000.0, 2.0)))
         assert entries["flops"].ttft < -0.9
         assert 1.0 < entries["context"].ttft < 2.0  # between FLOP of the matrices and of attention
 
     def test_one_accelerator_has_no_network(self) -> None:
-        assert slopes(predictor("llama-3-8b", "h100-sxm", None), Question(Workload(8.0)))["network"].tpot == 0.0
-        many = slopes(predictor("llama-3-70b", "h100-sxm", None, (("tp", 8),)), Question(Workload(64.0)))
+        assert slopes(predictor("llama-3-8b", "h100-sxm", None), MoveQuestion(Workload(8.0)))["network"].tpot == 0.0
+        many = slopes(predictor("llama-3-70b", "h100-sxm", None, (("tp", 8),)), MoveQuestion(Workload(64.0)))
         assert many["network"].tpot < -0.001
 
     @pytest.mark.slow

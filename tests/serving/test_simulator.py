@@ -18,10 +18,10 @@ from rooflinekit.load.policies import POLICIES, Limits
 from rooflinekit.load.scene import FrontEnd
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.simulation.decoding import Lockstep, Speculative
-from rooflinekit.simulation.event_loop import Fleet, Link, Simulation
+from rooflinekit.simulation.event_loop import Link, ReplicaFleet, Simulation
 from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool
 from rooflinekit.simulation.ledger import Ledger, RequestObjective, Sketch
-from rooflinekit.simulation.replica import HostTier, Replica
+from rooflinekit.simulation.replica import HostTier, ObjectReplica
 from rooflinekit.simulation.requests import Source
 from rooflinekit.simulation.tiers import CacheTier, Store
 
@@ -82,9 +82,9 @@ def serve(arrivals, clock=None, *, users=None, warmup=0, blocks=1000, size=4, re
     def replica():
         own = pool() if pool else BlockPool(blocks, size)
         decoding = Speculative(own, *draft, 0) if draft else Lockstep(own)
-        return Replica(Limits(**({"max_num_seqs": 64} | more)), clock, decoding, ledger, host and HostTier(*host))
+        return ObjectReplica(Limits(**({"max_num_seqs": 64} | more)), clock, decoding, ledger, host and HostTier(*host))
 
-    fleet = Fleet([replica() for _ in range(replicas)], router, [replica() for _ in range(prefills)], link)
+    fleet = ReplicaFleet([replica() for _ in range(replicas)], router, [replica() for _ in range(prefills)], link)
     source = Source(iter(arrivals), users, warmup)
     run = Simulation(fleet, source, ledger, horizon)
     run.run()
@@ -147,8 +147,8 @@ def test_the_front_end_reads_one_prompt_after_the_other():
     """A token takes a tenth of a second to read. The first is read at 2.0, the second 0.4 later."""
     source, ends = Source(iter([Arrival(0.0, 20, 1), Arrival(0.5, 4, 1)])), {}
     ledger = Ledger(RequestObjective(), lambda job, now, how: ends.setdefault(job.number, job.queued))
-    replica = Replica(Limits(max_num_seqs=64), Constant(), Lockstep(BlockPool(1000, 4)), ledger)
-    Simulation(Fleet([replica], front_end=FrontEnd(lambda isl: 0.1 * isl)), source, ledger).run()
+    replica = ObjectReplica(Limits(max_num_seqs=64), Constant(), Lockstep(BlockPool(1000, 4)), ledger)
+    Simulation(ReplicaFleet([replica], front_end=FrontEnd(lambda isl: 0.1 * isl)), source, ledger).run()
     assert ends == {1: 2.0, 2: 2.4}
 
 

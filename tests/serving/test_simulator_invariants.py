@@ -12,10 +12,10 @@ from rooflinekit.load.arrivals import Arrival
 from rooflinekit.load.policies import POLICIES, Limits
 from rooflinekit.load.scene import FrontEnd
 from rooflinekit.simulation.decoding import Lockstep, Speculative
-from rooflinekit.simulation.event_loop import ROUTERS, Fleet, Link, Simulation
+from rooflinekit.simulation.event_loop import ROUTERS, Link, ReplicaFleet, Simulation
 from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool
 from rooflinekit.simulation.ledger import Ledger, RequestObjective
-from rooflinekit.simulation.replica import HostTier, Replica
+from rooflinekit.simulation.replica import HostTier, ObjectReplica
 from rooflinekit.simulation.requests import Source
 from rooflinekit.simulation.tiers import CacheTier, Store
 
@@ -133,11 +133,11 @@ def build(asked, ledger):
             overlap=asked["overlap"],
         )
         clock = Clock(asked["fails_at"] if seed == 0 else math.inf)
-        return Replica(limits, clock, decoding, ledger, HostTier(asked["host_room"], 0.001))
+        return ObjectReplica(limits, clock, decoding, ledger, HostTier(asked["host_room"], 0.001))
 
     replicas = [replica(number) for number in range(asked["replicas"])]
     prefills = [replica(10 + number) for number in range(asked["prefills"])]
-    return Fleet(
+    return ReplicaFleet(
         replicas, asked["router"], prefills, Link(0.01, 0.001, asked["staging"]),
         FrontEnd(lambda isl: asked["front_end"], asked["hand_over"]),
     )  # fmt: skip

@@ -18,7 +18,7 @@ from rooflinekit.model.serving.flight import front_end
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.simulation.requests import Job
-from rooflinekit.simulation.simulate import Load, Question, Setup, make_load, serve, simulate
+from rooflinekit.simulation.simulate import Load, Setup, TrafficQuestion, make_load, serve, simulate
 from rooflinekit.specs.engines import load_engine
 
 
@@ -52,13 +52,15 @@ def test_what_has_no_room_says_so(plan_of):
 
 
 def test_shared_prefixes_take_turns():
-    load, tokens, _ = make_load(Question(rate=1.0, requests=4, isl="40", osl="1", shared_prefix=33, prefix_groups=2))
+    load, tokens, _ = make_load(
+        TrafficQuestion(rate=1.0, requests=4, isl="40", osl="1", shared_prefix=33, prefix_groups=2)
+    )
     assert tokens == 16
     assert [arrival.hashes for arrival in load.arrivals] == [(0, 1), (2, 3), (0, 1), (2, 3)]
 
 
 def test_a_closed_loop_counts_its_warmup_besides():
-    load, _, _ = make_load(Question(concurrency=3, warmup=5))
+    load, _, _ = make_load(TrafficQuestion(concurrency=3, warmup=5))
     assert (load.users, load.warmup, len(list(load.arrivals))) == (3, 5, 35)
 
 

@@ -20,8 +20,7 @@ from rooflinekit.model.kernels.attention import index_key_bytes
 from rooflinekit.model.kernels.operation import Step
 from rooflinekit.model.parameter_count import count_parameters
 from rooflinekit.model.precision import Precision
-from rooflinekit.model.splits import check_deployment
-from rooflinekit.model.step import make_plan
+from rooflinekit.model.step import check_deployment, make_plan
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype

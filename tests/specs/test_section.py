@@ -10,15 +10,15 @@ import pytest
 
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import SpecError
-from rooflinekit.specs.section import Cites, Count, Layout, Section
+from rooflinekit.specs.section import Cites, Count, FileLayout, FileSection
 
 
-class Part(Layout):
+class Part(FileLayout):
     size: Annotated[float, "B"]
     note: str | tuple[str, ...] = ()
 
 
-class Whole(Layout):
+class Whole(FileLayout):
     kind: Literal["big", "small"]
     cores: Count
     rates: Mapping[Dtype, Annotated[float, "FLOP/s"]]
@@ -40,7 +40,7 @@ GOOD: dict[str, Any] = {
 
 
 def read(**changed: Any) -> Whole:
-    return Section(Path("file.yaml"), "", GOOD | changed).with_sources().read(Whole)
+    return FileSection(Path("file.yaml"), "", GOOD | changed).with_sources().read(Whole)
 
 
 def test_each_key_is_read_as_it_is_annotated() -> None:
@@ -49,7 +49,7 @@ def test_each_key_is_read_as_it_is_annotated() -> None:
     assert [(part.size, part.note) for part in whole.parts] == [(1024.0, "n"), (2.0, ())]
     assert whole.first is not None
     assert (whole.first.note, whole.spare, whole.fast, whole.source) == (("a", "b"), 0, True, ("doc",))
-    least = Section(Path("f"), "", {key: GOOD[key] for key in ("kind", "cores", "rates")}).read(Whole)
+    least = FileSection(Path("f"), "", {key: GOOD[key] for key in ("kind", "cores", "rates")}).read(Whole)
     assert (least.parts, least.first, least.fast) == ((), None, False)
 
 

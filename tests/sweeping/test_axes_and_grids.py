@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rooflinekit as rk
-from rooflinekit.decision.sweeping.grid import Grid, parse_axis
-from rooflinekit.decision.sweeping.sweep import SweepShard
+from rooflinekit.decision.sweeping.sweep import Grid, SweepShard, parse_axis
 
 
 @pytest.mark.parametrize(("text", "values"), [

@@ -13,9 +13,8 @@ import pandas as pd
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.decision.sweeping.answer import Job, Piece, answer, with_costs
-from rooflinekit.decision.sweeping.grid import Grid
-from rooflinekit.decision.sweeping.sweep import Means, SweepShard, run
+from rooflinekit.decision.sweeping.answer import Piece, SweepJob, answer, with_costs
+from rooflinekit.decision.sweeping.sweep import Grid, Means, SweepShard, run
 from rooflinekit.simulation.execute import _connected, execute
 
 MIXED = Grid.of({
@@ -58,7 +57,7 @@ def test_what_makes_no_sense_is_refused_at_once(given, said):
         rk.sweep("llama-3-8b", **given)
 
 
-@pytest.mark.parametrize(("grid", "job"), [(MIXED, Job()), (LOADED, Job()), (SIMULATED, Job(True))],
+@pytest.mark.parametrize(("grid", "job"), [(MIXED, SweepJob()), (LOADED, SweepJob()), (SIMULATED, SweepJob(True))],
                          ids=["static", "loaded", "simulated"])  # fmt: skip
 def test_shards_give_the_same_bits(grid, job):
     expected = whole(grid, job)
@@ -67,7 +66,9 @@ def test_shards_give_the_same_bits(grid, job):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("grid", "job"), [(LOADED, Job()), (SIMULATED, Job(True))], ids=["loaded", "simulated"])
+@pytest.mark.parametrize(
+    ("grid", "job"), [(LOADED, SweepJob()), (SIMULATED, SweepJob(True))], ids=["loaded", "simulated"]
+)
 def test_processes_give_the_same_bits(grid, job):
     pd.testing.assert_frame_equal(whole(grid, job, Means(workers=2)), whole(grid, job), check_exact=True)
 
@@ -87,18 +88,18 @@ def test_dask_gives_the_same_bits():
         n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0"
     ) as cluster:
         means = Means(scheduler=cluster.scheduler_address)
-        pd.testing.assert_frame_equal(whole(MIXED, Job(), means), whole(MIXED, Job()), check_exact=True)
+        pd.testing.assert_frame_equal(whole(MIXED, SweepJob(), means), whole(MIXED, SweepJob()), check_exact=True)
 
 
 @pytest.mark.long
 def test_two_dask_workers_and_one_that_is_killed():
     distributed = pytest.importorskip("distributed", reason="needs the extra: cluster")
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster:
-        answers = run(SIMULATED, Job(True), Means(scheduler=cluster.scheduler_address))
+        answers = run(SIMULATED, SweepJob(True), Means(scheduler=cluster.scheduler_address))
         first = next(answers)
         os.kill(next(iter(cluster.workers.values())).pid, signal.SIGKILL)
         table = pd.concat([first, *answers])
-    pd.testing.assert_frame_equal(table, whole(SIMULATED, Job(True)), check_exact=True)
+    pd.testing.assert_frame_equal(table, whole(SIMULATED, SweepJob(True)), check_exact=True)
 
 
 @dataclass(frozen=True)
@@ -118,15 +119,15 @@ class Deadly:
 
 def test_processes_give_the_same_bits_and_a_killed_one_loses_nothing(tmp_path):
     pieces = [Piece(number, Deadly(10 * number, tmp_path / "dead")) for number in range(6)]
-    got = pd.concat(list(execute(partial(answer, Job()), pieces, workers=2)))
-    pd.testing.assert_frame_equal(got, whole(MIXED, Job()).iloc[:60], check_exact=True)
+    got = pd.concat(list(execute(partial(answer, SweepJob()), pieces, workers=2)))
+    pd.testing.assert_frame_equal(got, whole(MIXED, SweepJob()).iloc[:60], check_exact=True)
     assert (tmp_path / "dead").exists()
 
 
 @pytest.mark.long
 def test_rows_that_kill_every_worker_end_the_sweep():
     with pytest.raises(rk.RooflinekitError, match="died 4 times in a row on piece 1"):
-        list(execute(partial(answer, Job()), [Piece(0, Deadly(0, None))], workers=2))
+        list(execute(partial(answer, SweepJob()), [Piece(0, Deadly(0, None))], workers=2))
 
 
 @pytest.fixture
@@ -142,7 +143,7 @@ def cluster():
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_rows_that_kill_every_dask_worker_end_the_sweep(cluster):
     with pytest.raises(rk.RooflinekitError, match="dask workers died again and again on piece 1"):
-        list(execute(partial(answer, Job()), [Piece(0, Deadly(0, None))], scheduler=cluster.scheduler_address))
+        list(execute(partial(answer, SweepJob()), [Piece(0, Deadly(0, None))], scheduler=cluster.scheduler_address))
 
 
 def test_a_dask_cluster_that_gets_no_worker_is_not_waited_for_without_end(monkeypatch):
@@ -152,7 +153,7 @@ def test_a_dask_cluster_that_gets_no_worker_is_not_waited_for_without_end(monkey
         distributed.LocalCluster(n_workers=0, processes=False, dashboard_address=":0") as cluster,
         pytest.raises(rk.RooflinekitError, match="no dask worker at inproc"),
     ):
-        whole(MIXED, Job(), Means(scheduler=cluster.scheduler_address))
+        whole(MIXED, SweepJob(), Means(scheduler=cluster.scheduler_address))
 
 
 def test_a_lost_scheduler_is_said_and_an_error_of_a_piece_is_its_own():

@@ -20,10 +20,9 @@ from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
-from rooflinekit.decision.sweeping.answer import Job
-from rooflinekit.decision.sweeping.grid import Grid
+from rooflinekit.decision.sweeping.answer import SweepJob
 from rooflinekit.decision.sweeping.output import KeptPieces, write_table
-from rooflinekit.decision.sweeping.sweep import Means, run
+from rooflinekit.decision.sweeping.sweep import Grid, Means, run
 from rooflinekit.decision.sweeping.tables import TextTable
 
 CSV = r'''Owner,Model,Batch size, ISL ,id,Note
@@ -161,7 +160,7 @@ def test_a_finished_piece_is_not_done_again(tmp_path):
             Counted.made += 1
             return super().frame(start, stop)
 
-    class SmallPieces(Job):
+    class SmallPieces(SweepJob):
         def piece_rows(self, columns):
             return 2
 
@@ -173,7 +172,7 @@ def test_a_finished_piece_is_not_done_again(tmp_path):
     write_table(run(grid, SmallPieces(), Means(kept=KeptPieces.beside(out, "question"))), out, kept)
     assert Counted.made == 6
     assert not kept.folder.exists()
-    direct = pd.concat(list(run(GRID, Job(), Means())))
+    direct = pd.concat(list(run(GRID, SweepJob(), Means())))
     write_table([direct], tmp_path / "direct.parquet")
     pd.testing.assert_frame_equal(pd.read_parquet(out), pd.read_parquet(tmp_path / "direct.parquet"), check_exact=True)
 
@@ -245,7 +244,7 @@ def test_a_table_that_does_not_say_what_is_meant(folder, text, said):
 
 def test_a_piece_that_was_cut_is_answered_again(tmp_path):
     pytest.importorskip("pyarrow")
-    kept, job = KeptPieces.beside(tmp_path / "out.csv", "q"), Job()
+    kept, job = KeptPieces.beside(tmp_path / "out.csv", "q"), SweepJob()
     whole = list(run(GRID, job, Means(kept=kept)))
     for path in kept.folder.glob("*.parquet"):
         path.write_bytes(path.read_bytes()[:200])

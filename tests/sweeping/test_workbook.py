@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
-from rooflinekit.decision.sweeping.answer import Job
+from rooflinekit.decision.sweeping.answer import SweepJob
 from rooflinekit.decision.sweeping.output import write_table
 from rooflinekit.decision.sweeping.sweep import Means, run
 from rooflinekit.decision.sweeping.workbook import read_sheet, write_beside
@@ -227,7 +227,7 @@ def test_an_interrupted_workbook_is_whole(plan):
     sheet = read_sheet(plan / "plan.xlsx")
 
     def interrupted():
-        yield from run(replace(sheet, table=sheet.table.iloc[:2]), Job(), Means())
+        yield from run(replace(sheet, table=sheet.table.iloc[:2]), SweepJob(), Means())
         raise KeyboardInterrupt
 
     with pytest.raises(rk.RooflinekitError, match=r"kept in .*out\.interrupted\.xlsx"):

@@ -18,10 +18,10 @@ from tiny_gguf import Sizes, write_llama
 from typer.testing import CliRunner
 
 from rooflinekit.cli.app import app
-from rooflinekit.evidence.measured import Measurement, read_measurements
+from rooflinekit.evidence.measured import MeasuredRun, read_measurements
 from rooflinekit.evidence.measurement import StartUp
 from rooflinekit.model.types.errors import InputError
-from rooflinekit.validate.closed_loop import LlamaCpp, Load, measure, serving
+from rooflinekit.validate.closed_loop import ClosedLoad, LlamaCpp, measure, serving
 
 ROOT = Path(__file__).parents[2]
 MEASURED = ROOT / "reports" / "data" / "llamacpp-epyc"
@@ -66,14 +66,14 @@ def address() -> Iterator[str]:
 
 def test_rows_are_runs_that_compare_and_calibrate_read(address, tmp_path):
     Words.prompts.clear()
-    load = Load((1, 3), isl=20, osl=10, rounds=2)
+    load = ClosedLoad((1, 3), isl=20, osl=10, rounds=2)
     rows = measure(LlamaCpp(address), load, {"model_id": "m"}, lambda _: None)
     assert len(Words.prompts) == 1 + 8 * 2 * (1 + 3) and set(Words.prompts) == {20}
     assert sum(load.answers) == 80 and (min(load.answers), max(load.answers)) == (6, 14)
     path = tmp_path / "served.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     one, three = read_measurements(path)
-    assert isinstance(one, Measurement) and isinstance(three, Measurement)
+    assert isinstance(one, MeasuredRun) and isinstance(three, MeasuredRun)
     facts = three.facts
     assert (facts.engine, facts.concurrency, facts.requests, facts.isl, facts.osl, facts.max_num_seqs) == (
         "llama.cpp", 3, 24, 20, 10, 2)  # fmt: skip
@@ -84,10 +84,10 @@ def test_rows_are_runs_that_compare_and_calibrate_read(address, tmp_path):
 def test_a_shorter_answer_and_another_server_are_errors(address, monkeypatch):
     monkeypatch.setattr(Words, "missing", 1)
     with pytest.raises(InputError, match="answered 5 of 6 tokens"):
-        measure(LlamaCpp(address), Load((1,), isl=4, osl=6, rounds=1, requests=1), {}, lambda _: None)
+        measure(LlamaCpp(address), ClosedLoad((1,), isl=4, osl=6, rounds=1, requests=1), {}, lambda _: None)
     monkeypatch.setattr(Words, "said", {"/props": {}, "/v1/models": []})
     with pytest.raises(InputError, match=r"is no llama\.cpp server"):
-        measure(LlamaCpp(address), Load((1,)), {}, lambda _: None)
+        measure(LlamaCpp(address), ClosedLoad((1,)), {}, lambda _: None)
 
 
 @pytest.mark.parametrize(("words", "said"), [
@@ -126,7 +126,7 @@ def test_unseen_numbers_of_users_of_a_measured_server_are_predicted_within_15_pe
 def test_a_started_server_has_one_cache_for_all_slots(tmp_path):
     """With a cache for each, llama.cpp runs slots that are no neighbours, and prompts, in steps of their own."""
     say = shlex.join([sys.executable, "-c", "import sys; print(sys.argv[1:])"])
-    with pytest.raises(InputError), serving(say, "tiny.gguf", Load((3,)), tmp_path / "log"):
+    with pytest.raises(InputError), serving(say, "tiny.gguf", ClosedLoad((3,)), tmp_path / "log"):
         pass
     words = (tmp_path / "log").read_text()
     assert "'--kv-unified'" in words and "'--parallel', '3'" in words
@@ -161,7 +161,7 @@ def test_a_real_server_is_measured_fitted_compared_and_watched(tmp_path):
     assert "data" in say("calibrate", str(out / "served.jsonl"), *here, "--out", made)
     assert "interference" in say("compare", str(out / "served.jsonl"), *here, "--calibration", made)
 
-    load, ended = Load((2,), 32, 16, rounds=1), Event()
+    load, ended = ClosedLoad((2,), 32, 16, rounds=1), Event()
     with serving(started, str(model), load, out / "watched.log") as address:
 
         def serve() -> None:

@@ -27,7 +27,7 @@ from rooflinekit.validate.compare_model import breakdown_table, comparison_table
 from rooflinekit.validate.decoder import Decoder, build, refuse_unsupported
 from rooflinekit.validate.device import open_device
 from rooflinekit.validate.model_run import compiled, open_bench, thinned
-from rooflinekit.validate.points import GRID, Point, remaining, spread_layers
+from rooflinekit.validate.points import GRID, StepPoint, remaining, spread_layers
 from rooflinekit.validate.record import FILE, Recorder, header
 
 CPU = torch.device("cpu")
@@ -202,7 +202,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-def row_of(bench: model_run.Bench, point: Point) -> dict[str, Any]:
+def row_of(bench: model_run.Bench, point: StepPoint) -> dict[str, Any]:
     """One row as a run writes it."""
     with torch.inference_mode():
         return {**bench.label(point, "eager"), **bench.measure(point, "eager")}
@@ -215,14 +215,14 @@ def rows(small: str) -> list[dict[str, Any]]:
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.setattr(model_run, "_SECONDS", 0.0)
         bench = open_bench(small, open_device("cpu"))
-        return [row_of(bench, point) for point in (Point("prefill", 1, 16), Point("decode", 2, 16))]
+        return [row_of(bench, point) for point in (StepPoint("prefill", 1, 16), StepPoint("decode", 2, 16))]
 
 
 def run_model(folder: Path, model: str, deadline: float) -> list[Any]:
     """The rows of a model suite, gone on with where there is one."""
     here = open_device("cpu")
     with Recorder(folder, header(here, "model", model), resume=True) as recorder:
-        suite.run_suite(suite.Run(here, "model", model, recorder, deadline))
+        suite.run_suite(suite.SuiteRun(here, "model", model, recorder, deadline))
     return list(read_measurements(folder / FILE).rows)
 
 
@@ -293,9 +293,9 @@ class TestModelRun:
         self, small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(model_run, "_SECONDS", 0.0)
-        monkeypatch.setitem(GRID, "cpu", (Point("decode", 1, 8),))
+        monkeypatch.setitem(GRID, "cpu", (StepPoint("decode", 1, 8),))
         first = run_model(tmp_path, small, float("inf"))
-        monkeypatch.setitem(GRID, "cpu", (Point("decode", 1, 8), Point("decode", 2, 8)))
+        monkeypatch.setitem(GRID, "cpu", (StepPoint("decode", 1, 8), StepPoint("decode", 2, 8)))
         both = run_model(tmp_path, small, float("inf"))
         assert [row["batch"] for row in both] == [1, 2]
         assert both[0] == first[0]
@@ -319,7 +319,7 @@ class TestModelRun:
         monkeypatch.setattr(
             model_run.Bench, "_samples", lambda self, decoder: (0.010 + 0.002 * len(decoder.layers),) * 5
         )
-        found = [row_of(open_bench(small, open_device("cpu")), Point("decode", 1, 8))]
+        found = [row_of(open_bench(small, open_device("cpu")), StepPoint("decode", 1, 8))]
         assert found[0]["layers_run"] == 4
         assert found[0]["whole_us"] == pytest.approx(22_000)
         assert next(iter(compare_model(found, "cpu-xeon-8480-2s", "none"))).extrapolated

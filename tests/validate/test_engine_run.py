@@ -15,7 +15,7 @@ from rooflinekit.validate import engine_run, suite  # noqa: E402
 from rooflinekit.validate.attribution import Event  # noqa: E402
 from rooflinekit.validate.device import open_device  # noqa: E402
 from rooflinekit.validate.engine_run import EngineBench, config_folder, open_engine  # noqa: E402
-from rooflinekit.validate.points import Point  # noqa: E402
+from rooflinekit.validate.points import StepPoint  # noqa: E402
 from rooflinekit.validate.record import FILE, Recorder, header  # noqa: E402
 
 PREFILL, STEP = 4e-3, 1e-3
@@ -47,8 +47,8 @@ def its_clock(monkeypatch):
 def test_a_decode_step_is_what_more_tokens_take_beyond_the_first():
     engine = Engine()
     bench = EngineBench("vllm", "0.24.0", "llama-3-8b", 32, engine, open_device("cpu"))
-    prefill = bench.measure(Point("prefill", 2, 64))
-    decode = bench.measure(Point("decode", 4, 128))
+    prefill = bench.measure(StepPoint("prefill", 2, 64))
+    decode = bench.measure(StepPoint("decode", 4, 128))
     assert prefill["whole_us"] == pytest.approx(1e6 * PREFILL)
     assert decode["whole_us"] == pytest.approx(1e6 * STEP)
     assert (2, 64, (1,)) in engine.asked
@@ -70,7 +70,7 @@ class Batched(Engine):
 def test_prompts_that_take_several_steps_do_not_enter_the_time_of_a_decode_step():
     """Eight sequences decode in 0.8 ms together; at the ends of an answer there are fewer."""
     bench = EngineBench("vllm", "0.24.0", "llama-3-8b", 32, Batched(), open_device("cpu"))
-    row = bench.measure(Point("decode", 8, 128))
+    row = bench.measure(StepPoint("decode", 8, 128))
     assert row["whole_us"] == pytest.approx(800.0)
 
 
@@ -82,7 +82,7 @@ def test_a_profiled_decode_step_is_the_difference_of_two_answers(monkeypatch):
         (count,) = step.args[1]
         return [prompt, *(Event("decode_attn", 100.0 + 7.0 * n, 107.0 + 7.0 * n, "kernel") for n in range(count - 1))]
 
-    point = Point("decode", 1, 128)
+    point = StepPoint("decode", 1, 128)
     monkeypatch.setattr(engine_run, "profile_step", profiled)
     monkeypatch.setattr(engine_run, "engine_points", lambda: (point,))
     bench = EngineBench("vllm", "0.24.0", "llama-3-8b", 32, Engine(), open_device("cpu"))
@@ -146,7 +146,7 @@ def test_steps_of_vllm_are_timed_while_every_sequence_decodes(monkeypatch):
 
 def test_prompts_of_a_batch_share_nothing():
     bench = EngineBench("vllm", "0.24.0", "llama-3-8b", 32, Engine(), open_device("cpu"))
-    first, second = bench._prompts(Point("prefill", 2, 200))
+    first, second = bench._prompts(StepPoint("prefill", 2, 200))
     assert first != second
     assert min(first) >= 10
 
@@ -154,11 +154,11 @@ def test_prompts_of_a_batch_share_nothing():
 def test_the_rows_of_an_engine_are_compared_with_that_engine(tmp_path, monkeypatch):
     """Written as a run writes them, read as `calibrate` reads them; an engine that is not there is one row."""
     monkeypatch.setattr(engine_run, "version_of", lambda name: "0.24.0" if name == "vllm" else "")
-    monkeypatch.setattr(suite, "engine_points", lambda: (Point("decode", 1, 128),))
+    monkeypatch.setattr(suite, "engine_points", lambda: (StepPoint("decode", 1, 128),))
     monkeypatch.setitem(engine_run._KINDS, "vllm", lambda folder: (Engine(folder), {"kv_tokens": 400_000}))
     here = open_device("cpu")
     with Recorder(tmp_path, header(here, "engine", "llama-3-8b")) as recorder:
-        run = suite.Run(here, "engine", "llama-3-8b", recorder, float("inf"))
+        run = suite.SuiteRun(here, "engine", "llama-3-8b", recorder, float("inf"))
         assert suite.run_suite(run) == "complete"
         assert suite.run_suite(run) == "complete"  # nothing is measured twice
     first, second = read_measurements(tmp_path / FILE).rows

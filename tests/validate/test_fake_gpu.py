@@ -30,11 +30,11 @@ from rooflinekit.validate import (  # noqa: E402
 from rooflinekit.validate.attribution import Event  # noqa: E402
 from rooflinekit.validate.decoder import Decoder  # noqa: E402
 from rooflinekit.validate.device import Device  # noqa: E402
-from rooflinekit.validate.plan import EXTENTS, Rates, kernel_cases  # noqa: E402
+from rooflinekit.validate.plan import EXTENTS, CeilingRates, kernel_cases  # noqa: E402
 from rooflinekit.validate.points import GRID, MODES  # noqa: E402
 from rooflinekit.validate.record import FILE, Recorder, header  # noqa: E402
 
-RATES = Rates(790e12, 4.0e12)
+RATES = CeilingRates(790e12, 4.0e12)
 ON_CUDA = torch.version.cuda is not None
 
 
@@ -185,7 +185,7 @@ def absent(*shape):
 
 def run(folder, name, monkeypatch, **rest):
     with Recorder(folder, header(GPU, name, "smollm2-135m"), resume=True) as recorder:
-        ending = suite.run_suite(suite.Run(GPU, name, "smollm2-135m", recorder, float("inf"), **rest))
+        ending = suite.run_suite(suite.SuiteRun(GPU, name, "smollm2-135m", recorder, float("inf"), **rest))
     return ending, read_measurements(folder / FILE)
 
 

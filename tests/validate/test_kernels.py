@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed; `make tes
 from rooflinekit.validate import elementwise, matrix_kernels  # noqa: E402
 from rooflinekit.validate.case import normal  # noqa: E402
 from rooflinekit.validate.device import Device  # noqa: E402
-from rooflinekit.validate.plan import Extent, Rates, kernel_cases  # noqa: E402
+from rooflinekit.validate.plan import CeilingRates, Extent, kernel_cases  # noqa: E402
 
 CPU = Device(torch.device("cpu"), "test", 1, 2**34, 2**20, {})
 TINY = Extent((1, 3), (8, 16), (1, 2), 1, (1e-9, 1e-4), 256)
@@ -24,7 +24,7 @@ def tensors(result):
 
 
 def test_every_case_of_a_run_runs_and_gives_finite_numbers():
-    cases = [case for case in kernel_cases("smollm2-135m", CPU, Rates(1e11, 2e10), TINY) if case.bytes < 8e7]
+    cases = [case for case in kernel_cases("smollm2-135m", CPU, CeilingRates(1e11, 2e10), TINY) if case.bytes < 8e7]
     assert {case.op for case in cases} == {
         "gemm", "attention_prefill", "attention_decode", "attention_varlen", "mla_prefill",
         "mla_decode", "moe", "elementwise", "embedding", "kv_append", "sampling",

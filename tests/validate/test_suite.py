@@ -12,7 +12,7 @@ from rooflinekit.cli.app import app  # noqa: E402
 from rooflinekit.evidence.kernel_fit.groups import read_measurements  # noqa: E402
 from rooflinekit.specs import load_accelerator  # noqa: E402
 from rooflinekit.validate import ceilings, points, suite, timing  # noqa: E402
-from rooflinekit.validate.case import Case, Work  # noqa: E402
+from rooflinekit.validate.case import TimedCase, TimedWork  # noqa: E402
 from rooflinekit.validate.ceilings import collective_rows  # noqa: E402
 from rooflinekit.validate.device import Device, open_device  # noqa: E402
 from rooflinekit.validate.plan import Extent, kernel_cases  # noqa: E402
@@ -41,7 +41,7 @@ def tiny(monkeypatch):
     monkeypatch.setattr(ceilings, "_gemm_sizes", lambda device, quick: (512,))  # long beside a turn of a busy core
     monkeypatch.setattr(ceilings, "LARGEST", {"cpu": 24})  # a cache alone would be faster than any memory
     monkeypatch.setattr(Supervisor, "run", lambda self: suite.run_suite(  # another process would not see the above
-        suite.Run(self.device, self.suite, self.model, self.recorder, self.deadline, self.say)
+        suite.SuiteRun(self.device, self.suite, self.model, self.recorder, self.deadline, self.say)
     ))  # fmt: skip
     yield
     torch.set_num_threads(threads)
@@ -131,16 +131,18 @@ def raises(error):
     (raises(torch.OutOfMemoryError("CUDA out of memory")), "oom", "out of memory"),
     (raises(MemoryError()), "oom", "out of memory"),
     (raises(RuntimeError("shapes differ")), "failed", "RuntimeError: shapes differ"),
-    (lambda: Work(lambda x: x + 1, (torch.ones(4),)), "ok", ""),
+    (lambda: TimedWork(lambda x: x + 1, (torch.ones(4),)), "ok", ""),
 ])  # fmt: skip
 def test_a_kernel_that_does_not_run_is_a_row_and_not_the_end(tmp_path, build, status, said):
     here = open_device("cpu")
-    cases = [Case("gemm", "x", {"dtype": "fp32", "m": 1, "n": 1, "k": 1}, 4.0, build)]
+    cases = [TimedCase("gemm", "x", {"dtype": "fp32", "m": 1, "n": 1, "k": 1}, 4.0, build)]
     cases.append(
-        Case("gemm", "y", {"dtype": "fp32", "m": 1, "n": 1, "k": 1}, 4.0, lambda: Work(torch.neg, (torch.ones(4),)))
+        TimedCase(
+            "gemm", "y", {"dtype": "fp32", "m": 1, "n": 1, "k": 1}, 4.0, lambda: TimedWork(torch.neg, (torch.ones(4),))
+        )
     )
     with Recorder(tmp_path, header(here, "quick", "gpt2")) as recorder:
-        assert suite.run_cases(suite.Run(here, "quick", "gpt2", recorder, float("inf")), cases)
+        assert suite.run_cases(suite.SuiteRun(here, "quick", "gpt2", recorder, float("inf")), cases)
     first, second = (row for row in read_measurements(tmp_path / FILE).rows if row["op"] != "sentinel")
     assert (first["status"], second["status"]) == (status, "ok")
     assert said in first["detail"]
@@ -148,9 +150,9 @@ def test_a_kernel_that_does_not_run_is_a_row_and_not_the_end(tmp_path, build, st
 
 def test_a_case_larger_than_the_memory_is_not_tried(tmp_path):
     here = open_device("cpu")
-    case = Case("gemm", "x", {"dtype": "fp32", "m": 1, "n": 1, "k": 1}, 1e15, raises(AssertionError("tried")))
+    case = TimedCase("gemm", "x", {"dtype": "fp32", "m": 1, "n": 1, "k": 1}, 1e15, raises(AssertionError("tried")))
     with Recorder(tmp_path, header(here, "quick", "gpt2")) as recorder:
-        suite.run_cases(suite.Run(here, "quick", "gpt2", recorder, float("inf")), [case])
+        suite.run_cases(suite.SuiteRun(here, "quick", "gpt2", recorder, float("inf")), [case])
     *sentinels, row = read_measurements(tmp_path / FILE).rows
     assert row["status"] == "oom"
     assert [(each["op"], each["kind"]) for each in sentinels] == [("sentinel", "gemm"), ("sentinel", "copy")]

@@ -13,13 +13,13 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed; `make tes
 
 from rooflinekit.validate import device, timing  # noqa: E402
 from rooflinekit.validate.attention_kernels import Heads  # noqa: E402
-from rooflinekit.validate.case import Work, normal  # noqa: E402
+from rooflinekit.validate.case import TimedWork, normal  # noqa: E402
 from rooflinekit.validate.device import Device, open_device  # noqa: E402
-from rooflinekit.validate.plan import EXTENTS, Extent, Rates, kernel_cases, plan_shapes, stratified  # noqa: E402
+from rooflinekit.validate.plan import EXTENTS, CeilingRates, Extent, kernel_cases, plan_shapes, stratified  # noqa: E402
 from rooflinekit.validate.timing import summary, time_work  # noqa: E402
 
 CPU = Device(torch.device("cpu"), "test", 1, 2**34, 2**20, {})
-RATES = Rates(100e9, 20e9)
+RATES = CeilingRates(100e9, 20e9)
 
 
 def test_the_median_is_not_moved_by_outliers_and_they_are_counted():
@@ -113,7 +113,7 @@ def test_one_sample_has_no_spread():
 def test_every_call_of_a_pass_gets_cold_inputs_of_its_own():
     """A loop over one weight would find it in a cache, as no serving step does."""
     seen = []
-    work = Work(lambda x, w: seen.append(w.data_ptr()) or x @ w, (normal(4, 4, dtype="fp32", device=CPU.torch),),
+    work = TimedWork(lambda x, w: seen.append(w.data_ptr()) or x @ w, (normal(4, 4, dtype="fp32", device=CPU.torch),),
                 lambda: (normal(4, 4, dtype="fp32", device=CPU.torch),))  # fmt: skip
     found = time_work(work, CPU, 0.0)
     calls = len(set(seen))
@@ -145,7 +145,7 @@ def test_a_stratified_choice_is_even_in_the_logarithm_of_time():
 ])  # fmt: skip
 def test_the_shapes_are_those_of_the_models_own_layers(model, gemm, heads):
     """Fused QKV, output, gate and up, down, and the LM head, by hand from the configs."""
-    shapes = plan_shapes(model, "bf16", Rates(800e12, 3e12), EXTENTS["cuda", "quick"])
+    shapes = plan_shapes(model, "bf16", CeilingRates(800e12, 3e12), EXTENTS["cuda", "quick"])
     assert gemm <= {(n, k) for _, n, k in shapes["gemm"]}
     assert heads in {h for h, _, _ in shapes["decode"]}
     assert {1, 4096} <= {m for m, n, k in shapes["gemm"] if (n, k) in gemm}

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from rooflinekit.cli.app import app
 from rooflinekit.evidence.measured import read_measurements
 from rooflinekit.validate import vllm_load
-from rooflinekit.validate.closed_loop import Load, measure
+from rooflinekit.validate.closed_loop import ClosedLoad, measure
 from rooflinekit.validate.device import open_device
 
 TOKEN = 0.002
@@ -67,8 +67,10 @@ def engine(monkeypatch):
 def test_users_and_arrivals_become_rows_that_compare_reads(engine, tmp_path):
     rows = []
     with vllm_load.vllm_serving("llama-3-8b", open_device("cpu"), tmp_path / "model") as served:
-        rows += measure(served, Load((1, 3), 20, 10, rounds=1, requests=4), {"model_id": "llama-3-8b"}, lambda _: None)
-        arrivals = Load((30,), 20, 8, rounds=1, requests=1, spread=0.0, rate=200.0)
+        rows += measure(
+            served, ClosedLoad((1, 3), 20, 10, rounds=1, requests=4), {"model_id": "llama-3-8b"}, lambda _: None
+        )
+        arrivals = ClosedLoad((30,), 20, 8, rounds=1, requests=1, spread=0.0, rate=200.0)
         rows += measure(served, arrivals, {"model_id": "llama-3-8b"}, lambda _: None)
     assert engine.ended and set(engine.prompts) == {20} and len(engine.prompts) == 1 + 4 + 12 + 1 + 30
     path = tmp_path / "served.jsonl"

@@ -14,7 +14,7 @@ from vllm_signatures import CACHE, FWD, OWN  # noqa: E402
 from rooflinekit.evidence.kernel_fit.groups import kernel_tables, read_measurements  # noqa: E402
 from rooflinekit.validate import case, checks_kernels, elementwise, vllm_ops  # noqa: E402
 from rooflinekit.validate.attention_kernels import Heads  # noqa: E402
-from rooflinekit.validate.case import Case, Work, normal  # noqa: E402
+from rooflinekit.validate.case import TimedCase, TimedWork, normal  # noqa: E402
 from rooflinekit.validate.device import Device, open_device  # noqa: E402
 from rooflinekit.validate.matrix_kernels import balanced  # noqa: E402
 from rooflinekit.validate.record import FILE, Recorder, header  # noqa: E402
@@ -125,7 +125,7 @@ def operators():
 
 def checked(op, shape, build, reference):
     """As `--check` runs a case."""
-    case = Case(op, "vllm", shape, 1.0, build, "vllm", "vllm")
+    case = TimedCase(op, "vllm", shape, 1.0, build, "vllm", "vllm")
     with torch.inference_mode():
         (result,) = checks_kernels._checked(Trial(CPU.torch, torch.float32), [case], reference)
     assert result.passed, result
@@ -198,7 +198,9 @@ def test_what_lies_between_the_matrices(kind):
         "activation": (vllm_ops.swiglu, ((5, 128),), checks_kernels._gated),
     }[kind]
     drawn = partial(normal, dtype="fp32", device=CPU.torch)
-    checked("elementwise", {"dtype": "fp32", "kind": kind}, lambda: Work(call, tuple(drawn(*n) for n in sizes)), want)
+    checked(
+        "elementwise", {"dtype": "fp32", "kind": kind}, lambda: TimedWork(call, tuple(drawn(*n) for n in sizes)), want
+    )
 
 
 @pytest.mark.parametrize("kv", ["fp32", "fp8"])
@@ -242,6 +244,6 @@ def test_rows_of_an_engine_make_its_own_table(tmp_path):
 
 def test_rows_of_its_kernels_are_of_its_release(monkeypatch):
     monkeypatch.setattr(case, "version_of", lambda package: "0.24.0")
-    plain = Case("gemm", "torch linear", {}, 1.0, Work)
+    plain = TimedCase("gemm", "torch linear", {}, 1.0, TimedWork)
     assert "engine_version" not in plain.named
-    assert plain.by_vllm("CUTLASS", "_C", Work).named["engine_version"] == "0.24.0"
+    assert plain.by_vllm("CUTLASS", "_C", TimedWork).named["engine_version"] == "0.24.0"

@@ -9,7 +9,7 @@ import pytest
 import rooflinekit as rk
 from rooflinekit.explanation.walk.front import walk
 from rooflinekit.explanation.walk.prompts import Prompts
-from rooflinekit.explanation.walk.result import Section, Stop
+from rooflinekit.explanation.walk.result import Stop, WalkSection
 from rooflinekit.model.step import make_plan
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
@@ -20,7 +20,7 @@ from rooflinekit.specs import load_accelerator, load_model
 FAST = System.of(load_accelerator("b200-sxm").value)
 
 
-def stop_of(section: Section, name: str) -> Stop:
+def stop_of(section: WalkSection, name: str) -> Stop:
     return next(stop for stop in section.stops if stop.name == name)
 
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F  # noqa: N812 - as everyone writes it
 
 from rooflinekit.explanation.walk.front import walk
 from rooflinekit.explanation.walk.prompts import Prompts
-from rooflinekit.explanation.walk.result import Section
+from rooflinekit.explanation.walk.result import WalkSection
 from rooflinekit.model.step import make_plan
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.hardware import System
@@ -207,7 +207,7 @@ KINDS: dict[str, tuple[Any, type[Mixer]]] = {
 }  # fmt: skip
 
 
-def check(section: Section, mixer: Mixer) -> None:
+def check(section: WalkSection, mixer: Mixer) -> None:
     """Every tensor of the mixer's steps, in the order in which they are made, and every weight."""
     names = [stop.name for stop in section.stops]
     inside = section.stops[2 : names.index("residual", 1)]  # behind the first addition and norm

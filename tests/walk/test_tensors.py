@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from rooflinekit.explanation.walk.front import walk
 from rooflinekit.explanation.walk.prompts import Prompts
-from rooflinekit.explanation.walk.result import Phase, Section, Walk
+from rooflinekit.explanation.walk.result import Phase, Walk, WalkSection
 from rooflinekit.model.step import make_plan
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.hardware import System
@@ -245,7 +245,7 @@ class Reality:
         return [tuple(self.into(f"norms.{number}")[0].shape) for number in read]
 
 
-def check(section: Section, real: Shapes) -> int:
+def check(section: WalkSection, real: Shapes) -> int:
     """Compare every tensor of the section; return how many. Experts see tokens in one row: [B, S, E] is [N, E]."""
     met: dict[tuple[str, str], int] = {}
     for stop in section.stops:

@@ -45,8 +45,7 @@ from rooflinekit.estimation.estimator import estimate, read_deployment, resolve,
 from rooflinekit.estimation.notes import room_for_one
 from rooflinekit.estimation.options import keywords, options_of, part_of, read
 from rooflinekit.estimation.results import about
-from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS, Layout
-from rooflinekit.estimation.scenario import Cost as CostOptions
+from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS, CostOptions, LayoutOptions
 from rooflinekit.load.answer import AskedLoad, play_load
 from rooflinekit.load.lengths import Length, parse_length
 from rooflinekit.model.operating_point import Predictor
@@ -117,8 +116,6 @@ def dialogue_time(predictor: Predictor, dialogue: Dialogue, running: float) -> D
     (29000.0, 2000.0)
     >>> bool(ten.cached[0] == ten.recomputed[0]), bool(ten.cached[9] < ten.recomputed[9])
     (True, True)
-
-    Raises DoesNotFitError if the last turn does not fit.
     """
     import numpy as np  # noqa: PLC0415
 
@@ -296,10 +293,7 @@ class CostQuestion:
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> CostQuestion:
-        """Read keywords that `Cost` has checked; those of the deployment and of prices are left alone.
-
-        Raises WorkloadError for numbers that make no sense together.
-        """
+        """Read keywords that `Cost` has checked; those of the deployment and of prices are left alone."""
         usual = {name: option.default for name, option in options_of(CostOptions).items()} | {"long_context": _LONG}
         said = usual | dict(given)
         isl, osl = (parse_length(str(said[key])) for key in ("isl", "osl"))
@@ -325,10 +319,7 @@ class CostQuestion:
 
 
 def sequences_at(predictor: Predictor, asked: CostQuestion) -> float:
-    """Sequences that share a decode step at the rate that is asked, as it is played.
-
-    Raises WorkloadError for a rate that cannot be sustained.
-    """
+    """Sequences that share a decode step at the rate that is asked, as it is played."""
     load = AskedLoad(asked.isl, asked.osl, rate=asked.rate, cached=float(asked.cached))
     with room_for_one(predictor, asked.isl.mean, asked.osl.mean):
         played = play_load(predictor, load)
@@ -339,7 +330,7 @@ def sequences_at(predictor: Predictor, asked: CostQuestion) -> float:
 
 def refuse_misfit(model: str | PathLike[str], gpu: str | PathLike[str], given: Mapping[str, Any], misfit: str) -> None:
     """Say what `estimate` says of such a batch, or else `misfit`. Raises DoesNotFitError."""
-    asked = part_of(given, (*WORKLOAD_KEYS, *options_of(Layout)))
+    asked = part_of(given, (*WORKLOAD_KEYS, *options_of(LayoutOptions)))
     try:
         estimate(model, gpu, **asked)
     except DoesNotFitError as error:
@@ -348,7 +339,7 @@ def refuse_misfit(model: str | PathLike[str], gpu: str | PathLike[str], given: M
 
 
 @dataclass(frozen=True)
-class ServedLoad:
+class PricedLoad:
     """A deployment, what is asked of it, and what its tokens take and cost; `room`: such sequences that fit."""
 
     predictor: Predictor
@@ -382,7 +373,7 @@ class ServedLoad:
         return context_cost(self, int(prompt), tokens)
 
 
-def energy_of(served: ServedLoad, notes: list[str]) -> dict[str, Any]:
+def energy_of(served: PricedLoad, notes: list[str]) -> dict[str, Any]:
     """Fields of `PriceResult`: energy of every kind of token, times PUE; idle time is spread over all tokens alike.
 
     A token of a cached prefix takes the power of a prompt for its time, so that all parts add up to the request.
@@ -423,7 +414,7 @@ _ENERGY = (
 )  # fmt: skip
 
 
-def price_result(served: ServedLoad, notes: list[str]) -> PriceResult:
+def price_result(served: PricedLoad, notes: list[str]) -> PriceResult:
     """Prices with their interval, energy, and the price of holding a token."""
     prices, times, deployment = served.prices, served.times, served.predictor.plan.deployment
     cached, new, made = (float(each) for each in (prices.cached_usd_per_million, prices.input_usd_per_million,
@@ -445,7 +436,7 @@ def price_result(served: ServedLoad, notes: list[str]) -> PriceResult:
     )  # fmt: skip
 
 
-def dialogue_cost(served: ServedLoad, dialogue: Dialogue, name: str, notes: list[str]) -> DialogueCost | None:
+def dialogue_cost(served: PricedLoad, dialogue: Dialogue, name: str, notes: list[str]) -> DialogueCost | None:
     """Price the turns; None, and a note, where the last one does not fit."""
     try:
         time = dialogue_time(served.predictor, dialogue, served.running)
@@ -464,7 +455,7 @@ def dialogue_cost(served: ServedLoad, dialogue: Dialogue, name: str, notes: list
     )  # fmt: skip
 
 
-def context_cost(served: ServedLoad, prompt: int, context: int | None = None) -> ContextCost:
+def context_cost(served: PricedLoad, prompt: int, context: int | None = None) -> ContextCost:
     """A sequence with this prompt, among as many of its kind as fit (and are asked for)."""
     predictor, asked = served.predictor, served.asked
     tokens = prompt + asked.output if context is None else float(context)
@@ -545,7 +536,7 @@ def cost(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **sc
         watts = float(load_power(tokens, load.osl, asked.utilisation * load.osl / times.request).plug)
     hour, said = read_price(plan.system.accelerator, money, watts)
     prices = token_prices(times, hour, deployment.gpus, asked.utilisation)
-    served = ServedLoad(resolved.predictor, asked, times, prices, room, tokens)
+    served = PricedLoad(resolved.predictor, asked, times, prices, room, tokens)
     input_work, output_work = token_work(resolved.predictor, times)
     notes, parts = [], dict[str, Any]()
     if asked.concurrency is not None and asked.concurrency > room:

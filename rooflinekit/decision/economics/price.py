@@ -17,7 +17,7 @@ from rooflinekit.model.types.units import percent
 from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.delimited import text_rows
 from rooflinekit.specs.files import kept, read_yaml
-from rooflinekit.specs.section import Section, described
+from rooflinekit.specs.section import FileSection, described
 
 PRICE_KEYS = ("price", "purchase", "years", "power_price", "pue")
 """USD of an accelerator hour; or USD of a purchase, its years, USD of a kWh, and PUE."""
@@ -116,10 +116,7 @@ class Purchase:
 
     @classmethod
     def checked(cls, **given: object) -> Purchase:
-        """Read user input.
-
-        Raises WorkloadError for a price that is not above 0, no years, or a PUE below 1.
-        """
+        """Read user input."""
         zero = {"purchase", "years", "pue"}
         read = {key: positive(value, key, zero=key not in zero) for key, value in given.items()}
         if read.get("pue", 1.0) < 1.0:
@@ -171,11 +168,8 @@ class Purchase:
 
 
 def read_owning(path: str | PathLike[str]) -> Purchase:
-    """Read a YAML of the inputs of a `Purchase`; purchase and years are needed.
-
-    Raises SpecError for an unknown or missing key, and for a value without sense.
-    """
-    section = Section(Path(path), "", read_yaml(Path(path)))
+    """Read a YAML of the inputs of a `Purchase`; purchase and years are needed."""
+    section = FileSection(Path(path), "", read_yaml(Path(path)))
     required, known = described(Purchase)
     section.expect(required, known)
     try:
@@ -207,8 +201,6 @@ def quoted_price(accelerator: Accelerator) -> HourlyPrice | None:
 def hourly_price(accelerator: Accelerator, price: object = None) -> HourlyPrice:
     """Price of an accelerator hour: the price given (USD, or a quote), or else the quote in the accelerator's file.
 
-    Raises InputError if nothing is given and the file has no quote; WorkloadError for a price that makes no sense.
-
     >>> from rooflinekit.specs import load_accelerator
     >>> hourly_price(load_accelerator("l40s").value, 0.9)
     HourlyPrice(usd_per_gpu_hour=0.9, source='given', low=None, high=None, term='')
@@ -229,9 +221,6 @@ def read_price(
     """Read the `PRICE_KEYS` of a scenario; without any, the quote in the accelerator's file. Notes on prices besides.
 
     `watts`: mean power of a board, for which a purchase is charged; None where nobody knows it.
-
-    Raises what `hourly_price` does; InputError for a price beside a purchase, a purchase without its years, electricity
-    without a purchase, or one that is to be paid for a power that nobody knows.
     """
     asked = {key: given[key] for key in PRICE_KEYS if given.get(key) is not None}
     quotes = quotes_of([accelerator], asked.get("price"))
@@ -389,8 +378,6 @@ def price_among(price: object, accelerators: Iterable[Accelerator]) -> Any:
     >>> from rooflinekit.specs import load_accelerator
     >>> price_among({"h100": 2.5, "h200": 3.5}, [load_accelerator("h100-sxm").value])
     2.5
-
-    Raises InputError for the prices of others alone, or for several.
     """
     named, names = priced_names(price), [accelerator.name for accelerator in accelerators]
     if not isinstance(named, Mapping):
@@ -417,8 +404,6 @@ def read_carbon(given: object) -> tuple[float, str] | None:
 
     >>> read_carbon("380"), read_carbon(None)
     ((380.0, 'given'), None)
-
-    Raises UnknownNameError for a grid that is not in the table.
     """
     if given is None:
         return None

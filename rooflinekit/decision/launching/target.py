@@ -79,10 +79,7 @@ class LaunchSetting:
 
 
 def grant(table: FlagTable, version: str, wishes: Iterable[Wish]) -> Iterator[LaunchSetting]:
-    """Every wish as a setting that the version has.
-
-    Raises DeploymentError where the version has no setting for a concept, or not that value.
-    """
+    """Every wish as a setting that the version has."""
     for wish in wishes:
         flag = table.find(wish.concept, version)
         if flag is None:
@@ -120,10 +117,7 @@ class Checkpoint:
 
 
 def find_checkpoint(given: str | PathLike[str], model: Model) -> Checkpoint:
-    """The checkpoint of a model that was asked for as `given`.
-
-    Raises InputError for a path with control characters, which no shell script can hold safely.
-    """
+    """The checkpoint of a model that was asked for as `given`."""
     text = fspath(given)
     origin = Path(model.origin)
     for name in (text, str(origin.resolve())):
@@ -185,10 +179,7 @@ class Share:
 
 
 def memory_share(rule: MemoryRule, memory: MemoryResult) -> Share:
-    """The fraction that gives an engine the pool of a prediction, by the engine's own rule.
-
-    Raises InputError for an engine that takes no fraction.
-    """
+    """The fraction that gives an engine the pool of a prediction, by the engine's own rule."""
     graphs = ("CUDA graphs", memory.graph_bytes * rule.graphs_count)
     context = ("CUDA context", memory.context_bytes * rule.context_counts)
     outside = ("outside the allocator", memory.non_torch_bytes)
@@ -318,10 +309,7 @@ def refuse_what_no_server_does(plan: Plan, draft: Speculation | None) -> None:
 
 
 def aim(scenario: Mapping[str, Any], role: str = "", host_gpus: int = 8) -> Target:
-    """Settings of one server of a scenario (keywords of `estimate`, with `model` and `gpu`).
-
-    Raises DoesNotFitError for one that does not fit, InputError (and its kinds) for one that no server can be told.
-    """
+    """Settings of one server of a scenario (keywords of `estimate`, with `model` and `gpu`)."""
     given = {key: scenario[key] for key in ("model", "gpu") if scenario.get(key) is not None}
     given |= read(Scenario, {key: value for key, value in scenario.items() if key not in ("model", "gpu")})
     if given.pop("allow_oom", False):
@@ -398,10 +386,7 @@ def _fixed(given: dict[str, Any], plan: Plan, running: float) -> dict[str, Any]:
 
 
 def _with_states(plan: Plan, answer: Estimate) -> float:
-    """Sequences for which the pool has a block of each group of layers: more never run, and each needs its states.
-
-    Raises DoesNotFitError for more sequences than blocks where they were asked for: the engine would not start.
-    """
+    """Sequences for which the pool has a block of each group of layers: more never run, and each needs its states."""
     stages = [stage for stage in make_memory_model(plan).stages if stage.layout.states]
     groups = max((stage.layout.groups for stage in stages), default=0)
     if not groups:
@@ -423,11 +408,7 @@ def _running(answer: Estimate) -> float:
 
 
 def _longest(fixed: dict[str, Any], plan: Plan, request: int) -> Estimate:
-    """The estimate with the longest sequence said: as given, else the model's own, else the request's.
-
-    Raises WorkloadError for a request that is longer than what the engine would admit, DoesNotFitError if no choice
-    fits.
-    """
+    """The estimate with the longest sequence said: as given, else the model's own, else the request's."""
     given, most = plan.deployment.settings.max_model_len, plan.model.max_context
     if most is not None and max(request, given or 0) > most:
         what = f"max_model_len {given}" if (given or 0) > most else f"a request of {request} tokens"

@@ -36,7 +36,7 @@ from rooflinekit.decision.planning.profile import Profile
 from rooflinekit.decision.planning.rank import Ranked, ranked, warnings
 from rooflinekit.decision.planning.search import Found, PlanQuestion, Progress, refused_fleet, search
 from rooflinekit.estimation.options import keywords, read
-from rooflinekit.estimation.scenario import Plan
+from rooflinekit.estimation.scenario import PlanOptions
 from rooflinekit.model.types.answer import Plain, Tabled
 from rooflinekit.model.types.errors import InfeasibleError, InputError, WorkloadError
 from rooflinekit.specs import load_model
@@ -315,7 +315,7 @@ def _key(option: Option) -> tuple[str, ...]:
     return (part.replica.gpu, *(f"{key}={value}" for key, value in part.replica.scenario.items()))
 
 
-@keywords(Plan)
+@keywords(PlanOptions)
 def plan_classes(
     file: str | PathLike[str],
     model: str | PathLike[str],
@@ -323,7 +323,7 @@ def plan_classes(
     slo: str | Sequence[str] | None = None,
     *,
     progress: Progress | None = None,
-    **scenario: Unpack[Plan],
+    **scenario: Unpack[PlanOptions],
 ) -> ClassPlan:
     r"""The cheapest fleets for several classes of requests, pooled or separate.
 
@@ -352,7 +352,7 @@ def plan_classes(
         if scenario.get(key) is not None:
             why = "each class has its own load" if key in _OF_CLASSES else "leave it out"
             raise InputError(f"{key} and classes exclude each other: {why}")
-    given = {key: value for key, value in read(Plan, scenario).items() if key != "classes"}
+    given = {key: value for key, value in read(PlanOptions, scenario).items() if key != "classes"}
     classes = read_classes(file, slo or DEFAULT_SLO)
     by_model: dict[str, list[TrafficClass]] = {}
     for each in classes:

@@ -50,7 +50,7 @@ from rooflinekit.decision.planning.search import (
 from rooflinekit.decision.planning.sensitivity import Swing, swings
 from rooflinekit.decision.planning.worth import Measurement, measurements
 from rooflinekit.estimation.options import keywords, options_of, part_of, read
-from rooflinekit.estimation.scenario import IMAGE_SIZE, SPECULATION_KEYS, Plan, Steps
+from rooflinekit.estimation.scenario import IMAGE_SIZE, SPECULATION_KEYS, PlanOptions, Steps
 from rooflinekit.model.types.answer import Plain, Tabled, plain_fields
 from rooflinekit.model.types.batch import positive, whole_number
 from rooflinekit.model.types.dtype import parse_dtype
@@ -494,7 +494,7 @@ def _read(scenario: Mapping[str, Any]) -> dict[str, Any]:
         raise InputError("unknown option 'gpu'; nearest: gpus, the accelerators to choose from")
     if scenario.get("sensitivity") and scenario.get("mixed"):
         raise InputError("sensitivity and mixed exclude each other; give one")
-    return {_NAMES.get(key, key): value for key, value in read(Plan, scenario).items()}
+    return {_NAMES.get(key, key): value for key, value in read(PlanOptions, scenario).items()}
 
 
 def read_question(
@@ -652,14 +652,14 @@ def _reserve(gpus: tuple[str, ...], given: dict[str, Any]) -> Reserve:
                    rack=given.get("rack"))  # fmt: skip
 
 
-@keywords(Plan)
+@keywords(PlanOptions)
 def plan(
     model: str | PathLike[str],
     gpus: str | Sequence[str] = ("h100-sxm",),
     slo: str | Sequence[str] | None = None,
     *,
     progress: Progress | None = None,
-    **scenario: Unpack[Plan],
+    **scenario: Unpack[PlanOptions],
 ) -> PlanAnswer:
     """The cheapest deployments that carry a traffic within its objectives, with a stated probability.
 
@@ -668,7 +668,7 @@ def plan(
         gpus: accelerators to choose from, names or paths, or one of them.
         slo: objectives as `parse_objectives` reads them, such as "p95 ttft<1s, p95 tpot<40ms"; several add up.
         progress: called with what is worked at, which piece it is, and of how many.
-        **scenario: the options of `Plan` in docs/cli.md: traffic, search, money, reserves; None is the default.
+        **scenario: the options of `PlanOptions` in docs/cli.md: traffic, search, money, reserves; None is the default.
 
     Returns:
         A `PlanAnswer`: `answer` in words, `best`, `candidates` by cost, `pareto`, `refused`.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.decision.economics.price import MONTH_HOURS, Purchase
-from rooflinekit.estimation.options import Option, quantity
+from rooflinekit.estimation.options import OptionRow, quantity
 from rooflinekit.model.types.errors import SpecError, WorkloadError, nearest_of
 from rooflinekit.specs.delimited import text_rows
 
@@ -89,7 +89,7 @@ def hourly(rates: Sequence[float]) -> Profile:
     Raises WorkloadError for what is no rate, and where no request comes.
     """
     _refuse_long("profile", len(rates))
-    read = [Option("", kind="number").check("rate of a profile", rate) for rate in rates]
+    read = [OptionRow("", kind="number").check("rate of a profile", rate) for rate in rates]
     if not any(read):
         raise WorkloadError("profile: no request comes at any time")
     return Profile(f"{len(read)} hours", tuple(read), (1.0,) * len(read))

@@ -1,6 +1,6 @@
 """Elasticities: by how many percent an answer changes with a parameter.
 
-    ε = d ln(metric)/d ln(parameter): slopes of the traced answer; of loads and whole numbers, central differences
+    ε = d ln(metric)/d ln(parameter), by central differences
 
 Times are homogeneous of degree 1 in what things take: with every rate and the power doubled and every latency halved,
 all is twice as fast. So by Euler's theorem −ε(bandwidth) − ε(flops) − ε(network) − ε(power) + ε(launch) + ε(host) = 1
@@ -14,11 +14,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from rooflinekit.decision.sensitivity.moves import METRICS, Answer, Question
+from rooflinekit.decision.sensitivity.moves import METRICS, MoveAnswer, MoveQuestion
 from rooflinekit.load.answer import AskedLoad
 from rooflinekit.load.lengths import LogNormal
-from rooflinekit.model.graph.slope import slopes
-from rooflinekit.model.graph.symbol import Pool
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.timing.calibrated import FamilyFit
 from rooflinekit.model.timing.forms import parameters
@@ -57,7 +55,8 @@ RESOURCES = ("bandwidth", "flops", "network", "power", "launch", "host")
 _HOST = ("step", "ranks", "sequence", "sequence_ranks", "layer", "launch", "request", "token")
 _LINKS = ("link_bandwidth", "nic_bandwidth")
 _MANY, _FIFTH = 2000, 0.2  # requests of an elasticity at least, and how much equal lengths vary
-_STEP = 1.1  # ratio of a resource at both ends of a step; counts are changed by it, at least by one
+_STEP = 1.1  # ratio of both ends of a step of a load or a count; counts change by one at least
+_FINE = 1.00001  # ratio of both ends of a step of a static batch
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ class Elasticity:
     cost: float
 
 
-def elasticities(predictor: Predictor, question: Question) -> tuple[Elasticity, ...]:
+def elasticities(predictor: Predictor, question: MoveQuestion) -> tuple[Elasticity, ...]:
     """Elasticity of TTFT, TPOT, throughput and cost to every parameter.
 
     Args:
@@ -87,14 +86,14 @@ def elasticities(predictor: Predictor, question: Question) -> tuple[Elasticity, 
     >>> from rooflinekit.estimation.estimator import read_deployment, resolve
     >>> from rooflinekit.model.types.workload import Workload
     >>> bound = resolve("llama-3-8b", "h100-sxm", read_deployment({}), "none").predictor
-    >>> bandwidth = elasticities(bound, Question(Workload(1.0, 128.0, 16.0)))[0]
+    >>> bandwidth = elasticities(bound, MoveQuestion(Workload(1.0, 128.0, 16.0)))[0]
     >>> bandwidth.parameter, round(bandwidth.tpot, 6)  # one sequence: 1 % more bandwidth, 1 % less time
     ('bandwidth', -1.0)
     """
-    if question.load is None:
-        return (*_traced(predictor, question), *_counts(predictor, question))
-    question = replace(question, load=_smooth(question.load))
-    return (*_played(predictor, question), *_counts(predictor, question))
+    ratio = _FINE
+    if question.load is not None:
+        question, ratio = replace(question, load=_smooth(question.load)), _STEP
+    return (*_resources(predictor, question, ratio), *_counts(predictor, question))
 
 
 def _smooth(load: AskedLoad) -> AskedLoad:
@@ -106,31 +105,20 @@ def _smooth(load: AskedLoad) -> AskedLoad:
     return replace(load, isl=isl, osl=osl) if load.equal else load
 
 
-def _traced(predictor: Predictor, question: Question) -> Iterator[Elasticity]:
-    """All from one answer, whose resources are symbols of value 1."""
-    pool = Pool(dict.fromkeys(RESOURCES, 1.0))
+def _resources(predictor: Predictor, question: MoveQuestion, ratio: float) -> Iterator[Elasticity]:
+    """Each from two answers, with a resource a little scarcer and a little more plentiful."""
     for name in RESOURCES:
-        predictor = scaled(predictor, name, pool.variable(name))
-    found = {key: (slopes(value), float(value)) for key, value in question.ask(predictor).metrics().items()}
-    for name in RESOURCES:
-        factor = pool.variable(name)
-        yield Elasticity(name, *(slope.get(factor, 0.0) / value for slope, value in found.values()))
+        ends = math.sqrt(1.0 / ratio), math.sqrt(ratio)
+        yield _between(name, ratio, *(question.ask(scaled(predictor, name, end)) for end in ends))
 
 
-def _played(predictor: Predictor, question: Question) -> Iterator[Elasticity]:
-    """Each from two plays, with a resource a little scarcer and a little more plentiful."""
-    for name in RESOURCES:
-        ends = math.sqrt(1.0 / _STEP), math.sqrt(_STEP)
-        yield _between(name, _STEP, *(question.ask(scaled(predictor, name, end)) for end in ends))
-
-
-def _between(name: str, ratio: float, below: Answer, above: Answer) -> Elasticity:
+def _between(name: str, ratio: float, below: MoveAnswer, above: MoveAnswer) -> Elasticity:
     """From answers where a parameter differs by a ratio."""
     low, high, run = below.metrics(), above.metrics(), math.log(ratio)
     return Elasticity(name, *(math.log(high[metric] / low[metric]) / run for metric in METRICS))
 
 
-def _counts(predictor: Predictor, question: Question) -> Iterator[Elasticity]:
+def _counts(predictor: Predictor, question: MoveQuestion) -> Iterator[Elasticity]:
     """Whole numbers: a tenth down and up, at least one; a batch of one only up. A rate need not be whole."""
     value = question.parallel
     ends = (value / _STEP, value * _STEP) if question.parameter == "rate" else _beside(value, 1.0)
@@ -149,10 +137,8 @@ def _beside(value: float, least: float) -> tuple[float, float]:
     return low, max(float(round(value * _STEP)), value + 1.0)
 
 
-def scaled(predictor: Predictor, resource: str, factor: Any) -> Predictor:
+def scaled(predictor: Predictor, resource: str, factor: float) -> Predictor:
     """The predictor on hardware with one resource multiplied: a rate (higher is faster) or a latency (lower is).
-
-    factor: a number, or a symbol whose slope is asked for.
 
     bandwidth: of the memory; flops: every peak, at the same joules a FLOP; network: links inside and between domains;
     power: the board's limit, what it draws besides its work, and how fast it settles; launch: every latency that a
@@ -165,8 +151,6 @@ def scaled(predictor: Predictor, resource: str, factor: Any) -> Predictor:
     >>> one = Workload(1.0, 128.0, 2.0)
     >>> round(plain.tpot(one).expected / twice.tpot(one).expected, 6)  # one sequence: the memory and nothing else
     2.0
-
-    Raises KeyError for another resource.
     """
     plan = predictor.plan
     system, gpu, law, links = plan.system, plan.system.accelerator, plan.system.accelerator.power, _LINKS
@@ -199,7 +183,7 @@ def scaled(predictor: Predictor, resource: str, factor: Any) -> Predictor:
     return predictor.on(replace(plan, system=system))
 
 
-def _latencies(fit: FamilyFit, factor: Any) -> FamilyFit:
+def _latencies(fit: FamilyFit, factor: float) -> FamilyFit:
     """Every parameter in microseconds, multiplied."""
     form: Any = fit.form
     times = {name: getattr(form, name) * factor for name, bounds in parameters(form).items() if bounds.unit == "us"}

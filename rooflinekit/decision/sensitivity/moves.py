@@ -35,7 +35,7 @@ MEASURES = (*METRICS, "energy")
 
 
 @dataclass(frozen=True)
-class Answer:
+class MoveAnswer:
     """Times [s], output tokens a second of one accelerator, and its seconds that an output token takes.
 
     Numbers, or the symbols of one scenario that is traced. batch: sequences that decode together; played: the load
@@ -60,7 +60,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Question:
+class MoveQuestion:
     """A static batch, or a load: then the work has its mean lengths, and the sequences that stand for it elsewhere."""
 
     work: Workload
@@ -78,17 +78,17 @@ class Question:
         """Name of that parameter."""
         return "batch" if self.load is None else "rate" if self.load.users is None else "users"
 
-    def ask(self, predictor: Predictor) -> Answer:
+    def ask(self, predictor: Predictor) -> MoveAnswer:
         """Evaluate the static batch, or play the load."""
         gpus = predictor.plan.deployment.gpus
         if self.load is None:
             point = predictor.evaluate(self.work)
             rate = point.output_rate(self.work.batch, self.work.osl) / gpus
-            return Answer(point.ttft.expected, point.tpot.expected, rate, self.work.batch)
+            return MoveAnswer(point.ttft.expected, point.tpot.expected, rate, self.work.batch)
         from rooflinekit.load.answer import play_load  # noqa: PLC0415 - a static batch loads no NumPy
 
         found = play_load(predictor, self.load)
-        return Answer(found.samples["ttft"].mean, found.tpot, found.output_rate / gpus, found.played.running, found)
+        return MoveAnswer(found.samples["ttft"].mean, found.tpot, found.output_rate / gpus, found.played.running, found)
 
     def misfit(self, predictor: Predictor) -> str:
         """Why it cannot run; empty where it can."""
@@ -99,18 +99,18 @@ class Question:
             return ""
         return next(said(memory_remarks(memory.needed_bytes, memory.available_bytes)), "")
 
-    def scaled(self, **changes: float) -> Question:
+    def scaled(self, **changes: float) -> MoveQuestion:
         """The question with other numbers in its workload and load."""
         work, load = replace(self.work, **changes), self.load
         if load is None:
-            return Question(work)
+            return MoveQuestion(work)
         if "isl" in changes:
             load = replace(load, isl=_of_mean(load.isl, changes["isl"]))
         if "cached" in changes:
             load = replace(load, cached=changes["cached"])
-        return Question(work, load)
+        return MoveQuestion(work, load)
 
-    def times(self, parallel: float) -> Question:
+    def times(self, parallel: float) -> MoveQuestion:
         """The question with another batch, other users or another rate."""
         if self.load is None:
             return self.scaled(batch=parallel)
@@ -141,7 +141,7 @@ class Setting:
     gpu: str | PathLike[str]
     deployment: Deployment
     calibration: str | None
-    question: Question
+    question: MoveQuestion
     draft: Speculation | None = None
     usd_per_gpu_hour: float | None = None
     model_change: Callable[[Model], Model] | None = None
@@ -154,7 +154,7 @@ class Setting:
         draft = predictor.draft.choice if isinstance(predictor, SpeculativePredictor) else None
         work = asked.work if load is None else replace(asked.work, batch=float(load.users or 1))
         deployment = predictor.plan.deployment
-        return cls(asked.model, asked.gpu, deployment, asked.calibration, Question(work, load), draft)
+        return cls(asked.model, asked.gpu, deployment, asked.calibration, MoveQuestion(work, load), draft)
 
     def on(self, **changes: Any) -> Setting:
         """The setting with another choice in the deployment."""
@@ -308,7 +308,7 @@ def joules_per_token(predictor: Predictor, work: Workload) -> float | None:
     return None if power is None else float(power.joules_per_output_token)
 
 
-def _joules(answer: Answer, predictor: Predictor, work: Workload) -> float | None:
+def _joules(answer: MoveAnswer, predictor: Predictor, work: Workload) -> float | None:
     """Joules of a static batch or a load."""
     if answer.played is None:
         return joules_per_token(predictor, work)
@@ -512,7 +512,7 @@ def candidates(setting: Setting, predictor: Predictor, present: str, running: fl
         return [*changes, crowd(setting)]
     work = setting.question.work
     room = max(float(predictor.memory.max_batch(work.longest_context, work.isl - work.cached)), 1.0)
-    at = replace(setting, question=Question(replace(work, batch=min(max(float(round(running)), 1.0), room))))
+    at = replace(setting, question=MoveQuestion(replace(work, batch=min(max(float(round(running)), 1.0), room))))
     static = [(made, tuple(replace(one, question=at.question) for one in some)) for made, some in changes]
     now = operate(at, predictor, energy=False)
     found = best((try_move(each, at, now, energy=False) for each in static), present, now.gpus, loaded=True)

@@ -16,7 +16,7 @@ import pandas as pd
 from rooflinekit.decision.economics.price import co2_per_million, priced_names, quoted_price, usd_per_million
 from rooflinekit.estimation.frames.evaluate import Resolutions, answer_table
 from rooflinekit.estimation.options import options_of, part_of
-from rooflinekit.estimation.scenario import Simulation
+from rooflinekit.estimation.scenario import SimulationOptions
 from rooflinekit.model.power import plug_power
 from rooflinekit.model.types.batch import positive
 from rooflinekit.model.types.errors import InputError, RooflinekitError
@@ -38,7 +38,7 @@ _NUMBERS = (
 SIMULATED_COLUMNS = (*_NUMBERS, "level", "evidence", "calibration_hash", "warnings", "error", "version")
 """Results of a simulated row; with the simulator, `goodput` is the share of requests that meet the objectives."""
 
-_OPTIONS = options_of(Simulation)
+_OPTIONS = options_of(SimulationOptions)
 _STATIC, _LOADED, _SIMULATED = 65_536, 16, 1  # rows of a piece: about a second of work
 _TEXTS = ("level", "evidence", "calibration_hash", "warnings", "error", "version", "price_source")
 FAULT = "\0fault"
@@ -46,10 +46,7 @@ FAULT = "\0fault"
 
 
 def check_price(price: object) -> float | Mapping[str, float] | None:
-    """Read a price for one accelerator hour [USD/h], of all or by name; None leaves it to the accelerators' files.
-
-    Raises WorkloadError for what is no price.
-    """
+    """Read a price for one accelerator hour [USD/h], of all or by name; None leaves it to the accelerators' files."""
     named = priced_names(price)
     if isinstance(named, Mapping):
         return {name: positive(each, f"price of {name}", zero=True) for name, each in named.items()}
@@ -155,7 +152,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Job:
+class SweepJob:
     """Task for each row: estimated or simulated, at a price of its own or at those of the accelerators."""
 
     simulate: bool = False
@@ -174,11 +171,8 @@ class Job:
         return _LOADED if "concurrency" in columns or "rate" in columns else _STATIC
 
 
-def answer(job: Job, piece: Piece) -> pd.DataFrame:
-    """The rows of a piece with their results and costs; what cannot be answered says so in its row.
-
-    Raises InputError for a table that cannot be read at all.
-    """
+def answer(job: SweepJob, piece: Piece) -> pd.DataFrame:
+    """The rows of a piece with their results and costs; what cannot be answered says so in its row."""
     scenarios = piece.rows()
     for column in scenarios.columns:
         if column in (*COST_COLUMNS, CO2_COLUMN):
@@ -195,7 +189,7 @@ def answer(job: Job, piece: Piece) -> pd.DataFrame:
     return pd.concat([rest, results], axis=1)
 
 
-def _answered(job: Job, scenarios: pd.DataFrame) -> pd.DataFrame:
+def _answered(job: SweepJob, scenarios: pd.DataFrame) -> pd.DataFrame:
     answers = simulate_frame(scenarios) if job.simulate else answer_table(scenarios, _resolutions(job.run))
     answers = with_costs(answers, job.price)
     if job.carbon is not None and "energy_per_output_token_j" in answers:

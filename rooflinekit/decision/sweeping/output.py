@@ -32,10 +32,7 @@ class KeptPieces:
 
     @classmethod
     def beside(cls, out: Path, question: Any) -> KeptPieces:
-        """The pieces of this question, in OUT.pieces.
-
-        Raises InputError if the folder holds those of another question, MissingExtraError without pyarrow.
-        """
+        """The pieces of this question, in OUT.pieces."""
         need_parquet("--resume")
         kept = cls(out.with_name(f"{out.name}.pieces"))
         text = json.dumps([__version__, question], default=str, sort_keys=True)
@@ -81,10 +78,7 @@ class KeptPieces:
 
 
 def need_parquet(what: str) -> None:
-    """Refuse what needs Parquet where pyarrow is not installed.
-
-    Raises MissingExtraError.
-    """
+    """Refuse what needs Parquet where pyarrow is not installed."""
     with needing(f"{what} (Parquet)", "accuracy"):
         import pyarrow  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: F401, PLC0415 - optional
 
@@ -93,10 +87,7 @@ Writer: TypeAlias = Callable[[Iterable[pd.DataFrame], Path], None]
 
 
 def check_suffix(out: Path, rows: int) -> None:
-    """Refuse a file that cannot be written, before the work is done.
-
-    Raises InputError for a kind nobody knows and for more rows than a sheet has; MissingExtraError without pyarrow.
-    """
+    """Refuse a file that cannot be written, before the work is done."""
     if out.suffix.lower() not in SUFFIXES:
         raise InputError(f"{out}: what is written is chosen by the suffix: {', '.join(SUFFIXES)}")
     if out.suffix.lower() == ".parquet":
@@ -109,11 +100,7 @@ def write_table(
     answers: Iterable[pd.DataFrame], out: Path, kept: KeptPieces | None = None, write: Writer | None = None,
     force: bool = True,
 ) -> None:  # fmt: skip
-    """Write answers as they come; the file is complete, or not there.
-
-    Raises InterruptedRunError on Ctrl-C: what was answered is kept beside it, and named. InputError where another
-    process has written there meanwhile, unless `force`: both files are kept.
-    """
+    """Write answers as they come; the file is complete, or not there."""
     with whole(out, force) as partial:
         try:
             (write or _WRITERS[out.suffix.lower()])(answers, partial)

@@ -119,8 +119,6 @@ def parse_goals(text: str) -> tuple[Goal, ...]:
 
     >>> parse_goals("tok_s_user:usd_per_million_output_tokens=min")[1]
     Goal(column='usd_per_million_output_tokens', direction='min')
-
-    Raises InputError for fewer than two columns, one twice, or a direction that is neither.
     """
     goals = []
     for word in text.split(":"):
@@ -140,8 +138,6 @@ def pareto_front(table: pd.DataFrame, goals: tuple[Goal, ...]) -> pd.DataFrame:
 
     Rows that `why_not` speaks against do not compete: those with an error, that do not fit in memory, that cannot be
     sustained, or of which no request meets the objectives.
-
-    Raises InputError for a column that the table does not have.
     """
     for goal in goals:
         if goal.column not in table:

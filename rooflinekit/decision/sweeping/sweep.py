@@ -2,28 +2,169 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from os import PathLike
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import pandas as pd
 
 from rooflinekit.decision.economics.price import read_carbon
-from rooflinekit.decision.sweeping.answer import Job, Piece, answer, check_price
-from rooflinekit.decision.sweeping.grid import Grid
+from rooflinekit.decision.sweeping.answer import Piece, Rows, SweepJob, answer, check_price
 from rooflinekit.decision.sweeping.output import KeptPieces
 from rooflinekit.decision.sweeping.pareto import Goal, pareto_front, parse_goals
 from rooflinekit.decision.sweeping.tables import ParquetTable, TextTable
 from rooflinekit.decision.sweeping.workbook import ScenarioSheet, read_sheet
 from rooflinekit.estimation.frames import INPUT_COLUMNS
-from rooflinekit.estimation.options import options_of
-from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS, Simulation
+from rooflinekit.estimation.options import OptionRow, options_of
+from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS, SimulationOptions
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, nearest
 from rooflinekit.simulation.execute import execute
 from rooflinekit.specs.places import check_file
+
+_MOST_VALUES = 1_000_000
+_SLACK = 1e-9  # of a step: the end of a range is in it, whatever decimals lose
+
+_MOST = 10**9
+
+
+def parse_axis(text: str, name: str, option: OptionRow | None = None) -> list[Any]:
+    """Read the values of one input.
+
+    `1,2,8` lists; `1:4` is 1, 2, 3, 4; `0:100:25` has steps of 25; `4:64*2` doubles. Both ends are in a range if its
+    steps meet them. `default` leaves the input to its default. Numbers take the units of their option; what is none is
+    text.
+
+    >>> parse_axis("1,2,4:64*2", "batch")
+    [1, 2, 4, 8, 16, 32, 64]
+    >>> parse_axis("bf16,fp8", "kv"), parse_axis("0.5:1.5:0.5", "rate"), parse_axis("default,8000", "context")
+    (['bf16', 'fp8'], [0.5, 1.0, 1.5], [None, 8000])
+    """
+    values: list[Any] = []
+
+    def read(word: str) -> Any:
+        plain = _value(word)
+        if not isinstance(plain, str) or option is None or option.kind not in ("count", "number", "length"):
+            return plain
+        try:
+            return option.parse(word)
+        except ValueError:
+            return word
+
+    for word in (part.strip() for part in text.split(",")):
+        if not word:
+            raise InputError(f"{name} has an empty place in {text!r}; write values like 1,2,4:64*2")
+        start, colon, _ = word.partition(":")  # a range begins with a number; others are names, such as window:4096
+        is_range = colon and isinstance(read(start), (int, float))
+        values += _range(word, name, read) if is_range else [read(word)]
+    return values
+
+
+def _value(word: str) -> Any:
+    if word.lower() == "default":
+        return None
+    for kind in (int, float):
+        try:
+            if math.isfinite(value := kind(word)):
+                return value
+        except (ValueError, OverflowError):  # no number, or one of four hundred digits
+            continue
+    return word
+
+
+def _range(word: str, name: str, read: Callable[[str], Any]) -> list[int | float]:
+    start_text, _, rest = word.partition(":")
+    geometric = "*" in rest
+    end_text, _, step_text = rest.partition("*" if geometric else ":")
+    numbers = [read(part) for part in (start_text, end_text, step_text or "1")]
+    if any(isinstance(number, str) or number is None for number in numbers) or (geometric and not step_text):
+        raise InputError(f"{name}: {word!r} is no range; write 1:8, 1:9:2 (steps of 2) or 4:64*2 (doubling)")
+    start, end, step = numbers
+    if end < start:
+        raise InputError(f"{name}: the range {word!r} ends before it starts")
+    if geometric and (step <= 1 or start <= 0):
+        raise InputError(f"{name}: {word!r} does not end; a factor is above 1 and the start above 0, as in 4:64*2")
+    if not geometric and (step <= 0 or (end - start) / step >= _MOST_VALUES):
+        raise InputError(f"{name}: {word!r} does not end or has more than {_MOST_VALUES:,} values")
+    if geometric:
+        count = math.floor(math.log(end / start) / math.log(step) + _SLACK) + 1
+        return [_plain(start * step**place) for place in range(count)]
+    return [_plain(start + place * step) for place in range(math.floor((end - start) / step + _SLACK) + 1)]
+
+
+def _plain(value: float) -> int | float:
+    """A whole number as one, and decimals without what binary adds to them."""
+    rounded = float(f"{value:.12g}")
+    return int(rounded) if rounded == int(rounded) and isinstance(value, int) else rounded
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The Cartesian product of named values; the last name varies fastest.
+
+    >>> Grid.of({"model": "gpt2", "batch": [1, 2], "isl": (64, 128)}).frame(1, 3).to_dict("list")
+    {'model': ['gpt2', 'gpt2'], 'batch': [1, 2], 'isl': [128, 64]}
+    """
+
+    axes: tuple[tuple[str, tuple[Any, ...]], ...]
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Grid:
+        """Read keywords: a list, tuple, range, array or Series is an axis, anything else one value."""
+        grid = cls(tuple((name, _values(name, value)) for name, value in given.items()))
+        if grid.rows > _MOST:
+            raise InputError(f"the grid has {grid.rows:,} combinations; at most {_MOST:,} are answered")
+        return grid
+
+    @property
+    def rows(self) -> int:
+        """Combinations in all."""
+        return math.prod(len(values) for _, values in self.axes)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names."""
+        return tuple(name for name, _ in self.axes)
+
+    def frame(self, start: int, stop: int) -> pd.DataFrame:
+        """Some of the combinations, by number."""
+        place = np.arange(start, stop)
+        columns: dict[str, Any] = {}
+        for name, values in reversed(self.axes):
+            place, index = np.divmod(place, len(values))
+            columns[name] = _column(values).take(index)
+        return pd.DataFrame({name: columns[name] for name in self.columns}, index=pd.RangeIndex(start, stop))
+
+    def pieces(self, size: int, start: int, stop: int) -> Iterator[Rows]:
+        """Rows start to stop in pieces; each is made where it is needed."""
+        return (partial(self.frame, first, min(first + size, stop)) for first in range(start, stop, size))
+
+
+def _values(name: str, given: Any) -> tuple[Any, ...]:
+    several = isinstance(given, Iterable) and not isinstance(given, (str, bytes, PathLike, Mapping))
+    values = tuple(given) if several else (given,)
+    if not values:
+        raise InputError(f"{name} has no values; give at least one")
+    return tuple(_cell(value) for value in values)
+
+
+def _cell(value: Any) -> Any:
+    """A path as text; a list within a list (acceptance by place) as the text that tables have."""
+    if isinstance(value, PathLike):
+        return str(value)
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+
+
+def _column(values: tuple[Any, ...]) -> Any:
+    """Values of one kind; numbers beside texts become texts, which are read as numbers again."""
+    mixed = len({isinstance(value, str) for value in values if value is not None}) > 1
+    return pd.Series([None if value is None else str(value) for value in values] if mixed else list(values)).array
+
 
 WORKBOOKS = (".xlsx", ".xlsm")
 _TABLES = (".csv", ".parquet", *WORKBOOKS)
@@ -39,10 +180,7 @@ def is_table(name: str) -> bool:
 
 
 def open_table(name: str, sheet: str | None = None) -> Table:
-    """The scenarios of a file, by its suffix.
-
-    Raises InputError for a file that is not there, and a sheet of what has none.
-    """
+    """The scenarios of a file, by its suffix."""
     path = Path(name)
     kind = path.suffix.lower()
     if name != "-":
@@ -78,10 +216,7 @@ class SweepShard:
 
     @classmethod
     def parse(cls, text: str) -> SweepShard:
-        """Read i/n, from 1/n to n/n.
-
-        Raises InputError.
-        """
+        """Read i/n, from 1/n to n/n."""
         first, _, second = text.partition("/")
         if not (first.isdecimal() and second.isdecimal() and 1 <= int(first) <= int(second)):
             raise InputError(f"shard must be i/n with i from 1 to n, such as 1/4, not {text!r}")
@@ -127,7 +262,7 @@ def sweep(model: Any, *, simulate: bool = False, pareto: str | None = None, **sc
     (8, np.int64(4))
     """
     goals = () if pareto is None else parse_goals(pareto)
-    job = Job(simulate, check_price(scenario.pop("price", None)), read_carbon(scenario.pop("carbon", None)))
+    job = SweepJob(simulate, check_price(scenario.pop("price", None)), read_carbon(scenario.pop("carbon", None)))
     means = Means(whole_number(scenario.pop("workers", 1), "workers"), scenario.pop("scheduler", None))
     check_inputs(scenario, simulate)
     answers = run(Grid.of({"model": model} | scenario), job, means)
@@ -135,18 +270,15 @@ def sweep(model: Any, *, simulate: bool = False, pareto: str | None = None, **sc
 
 
 def check_inputs(names: Iterable[str], simulate: bool) -> None:
-    """Refuse keywords that nobody reads.
-
-    Raises InputError.
-    """
-    known = [*options_of(Simulation)] if simulate else [*INPUT_COLUMNS]
+    """Refuse keywords that nobody reads."""
+    known = [*options_of(SimulationOptions)] if simulate else [*INPUT_COLUMNS]
     for name in names:
         if name not in (*known, "model", "gpu"):
             near = nearest(name, [*known, "price", "pareto", "workers"]) or [*WORKLOAD_KEYS, *DEPLOYMENT_KEYS]
             raise InputError(f"unknown option {name!r}; nearest: {', '.join(near)}")
 
 
-def run(source: Grid | Table, job: Job, means: Means) -> Iterator[pd.DataFrame]:
+def run(source: Grid | Table, job: SweepJob, means: Means) -> Iterator[pd.DataFrame]:
     """The answers in order, piece by piece."""
     size = job.piece_rows(source.columns)
     start, stop = means.shard.span(source.rows)

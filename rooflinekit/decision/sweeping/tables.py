@@ -28,10 +28,7 @@ class Headers:
 
     @classmethod
     def of(cls, given: list[object]) -> Headers:
-        """Read headers: case, spaces and the usual other names do not matter.
-
-        Raises InputError where no header means the model, or two mean the same.
-        """
+        """Read headers: case, spaces and the usual other names do not matter."""
         names = tuple(str(header) for header in given)
         inputs = {str(header): name for header, name in input_names(names).items()}
         if "model" not in inputs.values():
@@ -167,10 +164,7 @@ class ParquetTable(_Table):
 
 
 def read_answers(name: str) -> pd.DataFrame:
-    """A table that a sweep wrote, CSV or Parquet, with its numbers as numbers.
-
-    Raises InputError for a file that is not there, of another kind, or that cannot be read.
-    """
+    """A table that a sweep wrote, CSV or Parquet, with its numbers as numbers."""
     if Path(name).is_file() and Path(name).suffix.lower() not in (".csv", ".parquet"):
         raise InputError(f"{name} is neither .csv nor .parquet")
     table: pd.DataFrame = read_table(Path(name))

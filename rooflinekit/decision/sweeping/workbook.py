@@ -71,8 +71,6 @@ def read_sheet(path: Path, name: str | None = None) -> ScenarioSheet:
 
     Values of formulas are those that the spreadsheet program stored; a formula without one is an error in its row.
     The value of merged cells counts for every scenario that they cover. Rows without any input are not scenarios.
-
-    Raises InputError for a file that is no workbook, a sheet that does not exist, or no headers.
     """
     members = _members(path)
     if name is not None and name not in members:

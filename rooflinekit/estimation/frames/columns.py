@@ -85,8 +85,6 @@ _LONG = tuple(name for name in _FOLDED if len(name) > 3)
 def input_names(headers: Iterable[object]) -> dict[object, str]:
     """The inputs that a planner's headers mean: case, spaces and the usual other names do not matter.
 
-    Raises InputError where two headers mean the same input.
-
     >>> input_names(["Model", "Batch size", "Max num seqs", "Owner"])
     {'Model': 'model', 'Batch size': 'batch', 'Max num seqs': 'max_num_seqs'}
     """
@@ -107,10 +105,7 @@ def is_loaded(scenarios: pd.DataFrame) -> bool:
 
 
 def check_columns(scenarios: pd.DataFrame) -> None:
-    """Refuse a table whose columns cannot be what was meant.
-
-    Raises InputError.
-    """
+    """Refuse a table whose columns cannot be what was meant."""
     if not isinstance(scenarios, pd.DataFrame):
         raise InputError(f"scenarios must be a pandas DataFrame, not a {type(scenarios).__name__}; use pd.DataFrame(…)")
     if "model" not in scenarios:

@@ -33,7 +33,14 @@ from rooflinekit.estimation.loaded import load_energy, load_memory, load_notes, 
 from rooflinekit.estimation.notes import Remark, limit_remarks, memory_remarks
 from rooflinekit.estimation.options import options_of, part_of, read
 from rooflinekit.estimation.results import about
-from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, LOAD_KEYS, SPECULATION_KEYS, WORKLOAD_KEYS, Load, Scenario
+from rooflinekit.estimation.scenario import (
+    DEPLOYMENT_KEYS,
+    LOAD_KEYS,
+    SPECULATION_KEYS,
+    WORKLOAD_KEYS,
+    LoadOptions,
+    Scenario,
+)
 from rooflinekit.estimation.traffic import read_load
 from rooflinekit.load.answer import AskedLoad, play_load
 from rooflinekit.model.graph import Pool, trace
@@ -367,7 +374,7 @@ class _AnsweredTable:
             static = {name: None if math.isnan(value) else value for name, value in counts.items()}
             text = {"isl": int(counts["isl"]) - image_tokens, "osl": int(counts["osl"])}
             try:
-                asked = read_load(read(Load, cells) | text, image_tokens)
+                asked = read_load(read(LoadOptions, cells) | text, image_tokens)
                 refuse_static(static, resolved.plan.deployment)
                 if asked is not None:
                     work = Workload(1.0, counts["isl"], counts["osl"])

@@ -12,7 +12,14 @@ from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.evidence.benchmark_runs import Given, Kept, Posed, listed, pose, room_of
 from rooflinekit.evidence.compare import beaten, doubts
 from rooflinekit.evidence.kernel_fit.groups import ENGINE_STEP
-from rooflinekit.evidence.measured import Facts, Measurement, Spread, StartUp, is_of_harness, read_measurements
+from rooflinekit.evidence.measured import (
+    MeasuredRun,
+    MeasuredSpread,
+    RunFacts,
+    StartUp,
+    is_of_harness,
+    read_measurements,
+)
 from rooflinekit.evidence.steps import MeasuredStep, deployment_of, read_steps
 from rooflinekit.load.answer import AskedLoad, play_load
 from rooflinekit.load.lengths import Fixed
@@ -23,7 +30,7 @@ from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs.engines import step_range
 
-Entry: TypeAlias = Measurement | StartUp | MeasuredStep
+Entry: TypeAlias = MeasuredRun | StartUp | MeasuredStep
 """An entry of a file."""
 METRICS = ("ttft_ms", "tpot_ms", "output_tok_s")
 
@@ -56,8 +63,6 @@ def case_of(posed: Posed, file: int) -> FitCase:
     """The rows of a run: TTFT and TPOT; throughput only where TPOT is missing, since it follows from them.
 
     In an open loop throughput is the rate and says nothing.
-
-    Raises DoesNotFitError if the prediction has no room for one request, InputError for a run that beats the datasheet.
     """
     run = posed.run
     times: dict[str, float] = {}
@@ -80,17 +85,14 @@ def with_costs(predictor: Predictor, costs: StepCosts) -> Predictor:
 
 
 def pose_step(step: MeasuredStep, given: Given) -> Posed:
-    """A whole step as the static batch that it is: TTFT of a prompt, TPOT of a decode step.
-
-    Raises what `resolve` does.
-    """
+    """A whole step as the static batch that it is: TTFT of a prompt, TPOT of a decode step."""
     row, point = step.row, step.point
     gpu = given.facts.gpu or step.gpu
     resolved = resolve(row["model"], gpu, read_deployment(deployment_of(row)), given.calibration)
     work = Workload.checked(**point.workload)
-    facts = Facts(row["model"], gpu, row.get("engine"), 1, point.workload["isl"], point.workload["osl"], point.batch)
-    ttft, tpot = (Spread(mean=row["whole_us"] / 1e3 if point.metric == name else None) for name in METRICS[:2])
-    run = Measurement(step.source, step.tool, facts, ttft, tpot)
+    facts = RunFacts(row["model"], gpu, row.get("engine"), 1, point.workload["isl"], point.workload["osl"], point.batch)
+    ttft, tpot = (MeasuredSpread(mean=row["whole_us"] / 1e3 if point.metric == name else None) for name in METRICS[:2])
+    run = MeasuredRun(step.source, step.tool, facts, ttft, tpot)
     load = AskedLoad(Fixed(round(float(work.isl))), Fixed(round(float(work.osl))), round(point.batch))
     return Posed(run, facts, resolved, load, work=work)
 
@@ -132,8 +134,6 @@ def posed_benchmarks(
     """Pose the runs of files that have been read: names and entries by hash; notes and failures so far.
 
     A file or run that is there twice counts once, and one that the calibration in use has seen does not count.
-
-    Raises InputError if the runs are of several accelerators or engines, and the first failure if no run is left.
     """
     entries = [entry for digest in names for entry in runs[digest]]
     runs_of_clients = [entry for entry in entries if not isinstance(entry, MeasuredStep)]
@@ -162,7 +162,7 @@ def posed_benchmarks(
     hashes = list(dict.fromkeys(digest for digest, _ in fresh))
     notes += dict.fromkeys(note for _, one in fresh for note in one.assumed)
     cases: list[FitCase] = []
-    counted: dict[Measurement, str] = {}
+    counted: dict[MeasuredRun, str] = {}
     for digest, one in fresh:
         same = replace(one.run, source="")
         if same in counted:

@@ -217,10 +217,7 @@ class Posterior:
 
 
 def solve(linear: Linearised, rows: FitRows, ends: Array, keep: NDArray[np.bool_]) -> Posterior:
-    """Fit the rows of `keep`; ends: the lowest and highest place of each parameter.
-
-    Raises MissingExtraError without scipy.
-    """
+    """Fit the rows of `keep`; ends: the lowest and highest place of each parameter."""
     with needing("fitting engine costs", "accuracy"):
         from scipy.optimize import lsq_linear  # noqa: PLC0415
     count = linear.slopes.shape[1]

@@ -73,8 +73,6 @@ def fit_form(rows: Measured, system: System, prior: Prior | None = None, start: 
     Discrete parameters are tried one by one (only those of `start`, or of a prior that is not distant, if given).
     Parameters that the data cannot pin are frozen at the prior (or at their usual value), the least certain first, and
     the rest is fitted again; one without which the rows fit worse stays free.
-
-    Raises MissingExtraError without scipy.
     """
     usual = prior.form if prior else type(start)() if start else FORMS[rows.family]()
     tried = {} if start or (prior and not prior.distant) else parameters(usual)
@@ -377,7 +375,7 @@ class Carried:
 
 
 @dataclass(frozen=True)
-class Reach:
+class DonorReach:
     """Largest move of a donor's parameters [log]; `distant`: it is an accelerator of another kind.
 
     The spread is that of a transfer's error: 90 % of kernels lie within the factor by which its interval is widened.
@@ -389,20 +387,18 @@ class Reach:
     stand_in: bool = False
 
     @classmethod
-    def of(cls, donor: Calibration, fit: FamilyFit, key: str, distant: bool) -> Reach:
+    def of(cls, donor: Calibration, fit: FamilyFit, key: str, distant: bool) -> DonorReach:
         """The reach of one fit of a donor as it stands in; of an assumed fit, which no row supports, its interval."""
         wide = donor.widening.get(key.partition("/")[0], 1.0) * (1.0 if fit.rows else fit.regimes.width[0])
         return cls(max(math.log(wide) / SIGMAS, _LEAST_SPREAD), distant, fit.rows > 0 and key not in donor.families)
 
 
-def carry(donor: FamilyFit, rows: Measured, system: System, source: str, reach: Reach) -> Carried:
+def carry(donor: FamilyFit, rows: Measured, system: System, source: str, reach: DonorReach) -> Carried:
     """Move a donor's fit to own rows, and accept only what beats it on shape groups left out of the fit.
 
     The donor's correction and its discrete parameters stay; its continuous ones move within the spread, so that a few
     rows move what they show and no more. A fit of the rows alone is tried as well from eight rows a parameter on, where
     the donor has no correction that would be lost, where it is distant, and where it is of another number format.
-
-    Raises MissingExtraError without scipy.
     """
     tried = [_carried_and_held_out(donor, rows, system, reach.spread)]
     near = kernel_of(donor, rows)
@@ -473,8 +469,6 @@ def build_calibration(
 
     A family keeps the donor's fit, with its interval widened by the measured error of such a transfer, where there are
     fewer than 8 rows or where nothing fitted to them is better on shapes left out (`carry`).
-
-    Raises SpecError when no row is of this accelerator and engine, naming those that the tables hold.
     """
     if engine not in ENGINES or engine == "ideal":
         raise UnknownNameError("engine", engine, [known for known in ENGINES if known != "ideal"])
@@ -497,7 +491,7 @@ def build_calibration(
             notes.append(f"{key}: {len(group.table)} rows are too few; the donor's fit is kept")
             continue
         near = donor.families.get(key) or donor.families[group.family]
-        reach = Reach.of(donor, near, key, distant)
+        reach = DonorReach.of(donor, near, key, distant)
         carried[key] = found = carry(near, group.rows(donor), System.of(accelerator), group.source, reach)
         if found.fit is None:
             notes.append(

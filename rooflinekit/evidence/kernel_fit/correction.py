@@ -220,8 +220,6 @@ def fit_surface(rows: Measured, form: TimeForm, system: System, ratio: Array) ->
 
     Neighbouring nodes are tied to each other and all to zero; nodes beyond the data are zero. Along shapes in which
     time cannot fall, the correction may fall no faster than the form grows (warm or cold).
-
-    Raises MissingExtraError without scipy.
     """
     lattice = LATTICES[rows.family]
     grid = _Grid(make_axes(lattice, rows))

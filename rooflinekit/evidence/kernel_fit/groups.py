@@ -63,9 +63,6 @@ def layer_rows(table: pd.DataFrame, operation: str, system: System, calibration:
 
     The layer is the one that the model of these dimensions has, with the stated heads; other kernels than attention and
     indexer take the time that the calibration gives each alone (its bound without one).
-
-    Raises UnknownNameError for dimensions of no known model, SpecError for one without such layers, DtypeError for a
-    format that the accelerator lacks.
     """
     known = table.assign(dense=table["product"].str.contains(_DENSE), prefix=table.get("prefix", 0))
     known = known.assign(model_dims=_LATENT) if "model_dims" not in known else known
@@ -254,10 +251,7 @@ class Measurements:
 
 
 def read_measurements(path: Path) -> Measurements:
-    """Read one file, whole or cut off.
-
-    Raises SpecError, by line and field, for another schema, rows of two runs, or a value that no measurement has.
-    """
+    """Read one file, whole or cut off."""
     check_file(path)
     lines = list(_lines(path))
     if not lines or lines[0].get("type") != "header":
@@ -435,9 +429,6 @@ def read_kernel_tables(path: Path, dropped: Counter[str] | None = None) -> Itera
     """The operations of one file: named by the file, or by a column `op`.
 
     Rows with a value that no kernel has are left out and counted in `dropped` by reason; without it they are refused.
-
-    Raises SpecError for a file that is no kernel table, naming the missing column, the known operations, or the row;
-    MissingExtraError for Parquet without pyarrow.
     """
     if path.suffix == SUFFIX:
         for name, measured in kernel_tables(read_measurements(path)):

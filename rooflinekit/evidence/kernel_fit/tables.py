@@ -116,8 +116,6 @@ def number_formats(name: str) -> tuple[Dtype, Dtype]:
     (['mxfp4', 'fp8'], ['fp8', 'fp8'])
 
     MXFP8 counts as FP8 in blocks: its scale for every 32 elements takes 3 % more bytes.
-
-    Raises DtypeError for a name that nobody knows.
     """
     weights, _, activations = name.rpartition("_")
     stored = parse_dtype("fp8_block" if name == "mxfp8" else weights if activations in _WEIGHT_ONLY else name)
@@ -175,10 +173,7 @@ _BARE = ("aiter", "deepgemm")
 
 
 def measured_rows(table: pd.DataFrame, operation: str) -> Measured:
-    """Rows of one accelerator, engine, number format and variant as a fit needs them.
-
-    Raises SpecError for an operation that is not a kernel table.
-    """
+    """Rows of one accelerator, engine, number format and variant as a fit needs them."""
     if operation not in OPERATIONS:
         raise SpecError(f"{operation!r} is not a kernel table; known: {', '.join(OPERATIONS)}")
     known = OPERATIONS[operation]

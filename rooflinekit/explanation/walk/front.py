@@ -14,8 +14,8 @@ from rooflinekit.estimation.options import keywords, part_of, read
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, Shapes
 from rooflinekit.explanation.walk.letters import letters_of, rank
 from rooflinekit.explanation.walk.prompts import PhaseName, Prompts, read_prompts
-from rooflinekit.explanation.walk.result import Phase, Section, Walk
-from rooflinekit.explanation.walk.scene import Scene
+from rooflinekit.explanation.walk.result import Phase, Walk, WalkSection
+from rooflinekit.explanation.walk.scene import WalkScene
 from rooflinekit.explanation.walk.stops import Addition, stops
 from rooflinekit.model.blocks import entry_operations, exit_operations, layer_operations, stage_operations
 from rooflinekit.model.kernels.collective import Collective
@@ -33,14 +33,14 @@ Part: TypeAlias = "tuple[Any, list[Operation]]"
 
 def walk_phase(plan: Plan, prompts: Prompts, phase: PhaseName) -> Phase:
     """One engine step: what stands before the layers, each kind of layer, what stands behind them."""
-    start, end = Scene(plan, prompts, phase), Scene(plan, prompts, phase)
+    start, end = WalkScene(plan, prompts, phase), WalkScene(plan, prompts, phase)
     entry = entry_operations(start.lettered(plan.model), start.shard)
     exit_ = exit_operations(end.lettered(plan.model), end.shard)
     last = Addition.NONE if _normed_behind(plan.model.layers[-1]) else Addition.BEFORE
     sections = (
         _section(start, "tokens to the residual stream", [(Addition.NONE, entry)]),
         *(
-            _layer_section(Scene(plan, prompts, phase), layer)
+            _layer_section(WalkScene(plan, prompts, phase), layer)
             for layer in plan.model.layer_counts
             if not plan.model.passes_by(layer)
         ),
@@ -61,7 +61,9 @@ def _title(prompts: Prompts, phase: PhaseName) -> str:
     return (f"{prompts.count} prompts of {each}" if prompts.count > 1 else each) + before + ", all at once"
 
 
-def _section(on: Scene, title: str, parts: Iterable[Part], layers: Sequence[int] = (), count: int = 1) -> Section:
+def _section(
+    on: WalkScene, title: str, parts: Iterable[Part], layers: Sequence[int] = (), count: int = 1
+) -> WalkSection:
     """Stops with the letters that stand in them."""
     made = tuple(stop for block, operations in parts for op in operations for stop in stops(on, block, op))
     letters = {name for stop in made for text in stop.lettered for name in letters_of(text)}
@@ -69,10 +71,10 @@ def _section(on: Scene, title: str, parts: Iterable[Part], layers: Sequence[int]
     told = {name for symbol in met.values() for name in letters_of(symbol.meaning) if len(name) < _WORD}
     met |= {name: on.symbols[name] for name in told & on.symbols.keys()}  # such as P in S·P+S·(S+1)/2
     symbols = tuple(met[name] for name in sorted(met, key=rank))
-    return Section(title, _ranges(layers) if layers else "", len(layers) or count, symbols, made)
+    return WalkSection(title, _ranges(layers) if layers else "", len(layers) or count, symbols, made)
 
 
-def _hand_overs(plan: Plan, prompts: Prompts, phase: PhaseName) -> Iterator[Section]:
+def _hand_overs(plan: Plan, prompts: Prompts, phase: PhaseName) -> Iterator[WalkSection]:
     """From stage to stage, once for each kind of link that lies between."""
     stages, shard = plan.deployment.pp, plan.shard
     held = (stage_operations(plan.model, shard.deployment, plan.precision, stage, shard.domain)
@@ -80,7 +82,7 @@ def _hand_overs(plan: Plan, prompts: Prompts, phase: PhaseName) -> Iterator[Sect
     sends = Counter(op for stage in held for op in stage if isinstance(op, Collective) and op.kind == "send")
     for op, count in sends.items():
         title = f"between the stages of layers {_stages(plan.model.depth, stages)}"
-        on = Scene(plan, prompts, phase)
+        on = WalkScene(plan, prompts, phase)
         yield _section(on, title, [(None, [replace(op, width=on.shard.hidden / on.shard.tp)])], count=count)
 
 
@@ -95,7 +97,7 @@ def _stages(depth: int, stages: int) -> str:
     return " | ".join(texts if len(texts) <= 4 else [*texts[:3], "…", texts[-1]])
 
 
-def _layer_section(on: Scene, layer: Layer) -> Section:
+def _layer_section(on: WalkScene, layer: Layer) -> WalkSection:
     """One kind of layer; what it sees and its letters are its own."""
     blocks = {name: on.lettered(block) for name in ("mixer", "ffn") if (block := getattr(layer, name))}
     parts = layer_parts(replace(layer, **blocks), on.shard)

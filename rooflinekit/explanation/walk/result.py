@@ -11,7 +11,7 @@ from rooflinekit.model.types.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Symbol:
+class WalkSymbol:
     """A letter of the formulas, its value here, and what it stands for."""
 
     name: str
@@ -120,13 +120,13 @@ class Stop(Plain):
 
 
 @dataclass(frozen=True, slots=True)
-class Section(Plain):
+class WalkSection(Plain):
     """A part of the model: what stands before the layers, a kind of layer, what stands behind them."""
 
     title: str
     layers: str  #: which layers are alike, "0–31"; empty outside them
     count: int  #: times that the model runs it in a step
-    symbols: tuple[Symbol, ...]
+    symbols: tuple[WalkSymbol, ...]
     stops: tuple[Stop, ...]
 
     @property
@@ -148,7 +148,7 @@ class Phase(Plain):
     title: str
     cu_seqlens_q: tuple[int, ...]  #: where each sequence starts among the new tokens, and where the last one ends
     cu_seqlens_k: tuple[int, ...]  #: the same among the keys
-    sections: tuple[Section, ...]
+    sections: tuple[WalkSection, ...]
 
     @property
     def work(self) -> Work:

@@ -14,7 +14,7 @@ from typing import Any
 
 from rooflinekit.explanation.walk.letters import Lettered, ceiling, substitute, written
 from rooflinekit.explanation.walk.prompts import PhaseName, Prompts
-from rooflinekit.explanation.walk.result import Stop, Symbol, Tensor, Work
+from rooflinekit.explanation.walk.result import Stop, Tensor, WalkSymbol, Work
 from rooflinekit.model.kernels.attention import IndexScores
 from rooflinekit.model.kernels.gemm import BatchedLinear, Linear
 from rooflinekit.model.kernels.operation import Output, Step
@@ -38,13 +38,13 @@ _SAME = {"v_head_dim": "head_dim", "embedding_dim": "hidden"}  # equal in most m
 
 
 @dataclasses.dataclass
-class Scene:
+class WalkScene:
     """One section of one phase; `symbols` are the letters that were met in it."""
 
     plan: Plan
     prompts: Prompts
     phase: PhaseName
-    symbols: dict[str, Symbol] = field(default_factory=dict)
+    symbols: dict[str, WalkSymbol] = field(default_factory=dict)
     limited: bool = False  #: whether tokens of this layer do not see all keys
     later: list[Stop] = field(default_factory=list)  #: stops of an operation that lie behind the next one's
 
@@ -53,7 +53,7 @@ class Scene:
         number = float(value)
         while name in self.symbols and self.symbols[name].value != number:
             name = f"own{name}"
-        self.symbols[name] = Symbol(name, number, meaning)
+        self.symbols[name] = WalkSymbol(name, number, meaning)
         return Lettered.of(name, number)
 
     def lettered(self, part: Any) -> Any:

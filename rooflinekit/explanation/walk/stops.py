@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from rooflinekit.explanation.walk.letters import Lettered, written
 from rooflinekit.explanation.walk.result import Stop, Tensor, Work
-from rooflinekit.explanation.walk.scene import Scene
+from rooflinekit.explanation.walk.scene import WalkScene
 from rooflinekit.model.blocks import expert_operations
 from rooflinekit.model.kernels.attention import AttentionCore, ContextExchange, ContextShare, IndexScores, LatentCore
 from rooflinekit.model.kernels.collective import Collective, Tiers
@@ -52,7 +52,7 @@ _UNSAID = Tensor("unnamed", ("…",), (), "")  # of an operation that does not s
 _NORMS = ("residual_norm", "embedding_norm", "final_norm")
 
 
-def stops(on: Scene, block: Any, op: Operation) -> Stops:
+def stops(on: WalkScene, block: Any, op: Operation) -> Stops:
     """The stops of an operation of a block, which for a norm is an `Addition`; none if it has nothing to do."""
     if not on.launches(op):
         return
@@ -84,7 +84,7 @@ def _row(name: str, made: tuple[Output, ...] = ()) -> Row:
     return next((_ROWS[key] for key in keys if key in _ROWS), Row(name.replace("_", " ")))
 
 
-def _said(on: Scene, block: Any, op: Operation) -> Stops:
+def _said(on: WalkScene, block: Any, op: Operation) -> Stops:
     """A stop of the tensors that an operation says it makes, and one of what they are cut into."""
     kernels, made, views = on.launches(op), op.outputs, [on.made(view) for view in op.views]
     row = _row(getattr(op, "name", kernels[0].name), made)
@@ -110,7 +110,7 @@ def _does(op: Any, kernel: Kernel) -> str:
     return kernel.family.replace("_", " ")
 
 
-def _note(on: Scene, block: Any, op: Any) -> str:
+def _note(on: WalkScene, block: Any, op: Any) -> str:
     """Note on the model or its split."""
     sharded = on.plan.deployment.tp > 1
     match getattr(op, "name", ""):
@@ -127,7 +127,7 @@ def _note(on: Scene, block: Any, op: Any) -> str:
     return ""
 
 
-def _collective(on: Scene, block: Any, op: Collective) -> Stop:
+def _collective(on: WalkScene, block: Any, op: Collective) -> Stop:
     """The payload is read and written once here, and sent as the algorithm needs."""
     row, split, width = _row(op.name), on.shard.deployment, op.width
     rows = (on.step.rows,) if op.sampled else on.tokens
@@ -144,7 +144,7 @@ def _collective(on: Scene, block: Any, op: Collective) -> Stop:
     return on.stop(row.name, does, [on.tensor(row.out or "x", *rows, width)], op, row.note)
 
 
-def _counted(on: Scene, block: Any, op: Collective, wide: Any) -> tuple[Collective, Any]:
+def _counted(on: WalkScene, block: Any, op: Collective, wide: Any) -> tuple[Collective, Any]:
     """An exchange between experts with a letter for the ranks that a token goes to; what stays is counted besides."""
     back: Any = next(op for op in expert_operations(block, on.shard) if getattr(op, "name", "") == "expert_combine")
     size = float(op.width) / float(back.width)  # tokens may travel in a narrower format
@@ -157,7 +157,7 @@ def _counted(on: Scene, block: Any, op: Collective, wide: Any) -> tuple[Collecti
     return replace(op, width=wide * size * copies * group / others, sent=shares), copies
 
 
-def _norm(on: Scene, addition: Addition, op: Elementwise) -> Stops:
+def _norm(on: WalkScene, addition: Addition, op: Elementwise) -> Stops:
     """A norm over the residual width, and the addition to the stream that it is fused with: 4 + 1 operations."""
     name = "norm" if op.name == "residual_norm" else op.name.replace("_", " ")
     wide: Any = op.written / 2
@@ -177,7 +177,7 @@ def _norm(on: Scene, addition: Addition, op: Elementwise) -> Stops:
     yield from (residual, norm) if addition is Addition.BEFORE else (norm, residual)
 
 
-def _core(on: Scene, op: Any) -> Stops:
+def _core(on: WalkScene, op: Any) -> Stops:
     """One fused kernel, which never writes scores to memory; here in the order of the formula."""
     core, decode = getattr(op, "core", op), on.phase == "decode"
     value, absorbed = core.v_dim, decode and isinstance(core, LatentCore)
@@ -220,7 +220,7 @@ def _groups(core: AttentionCore) -> str:
     return f"{shared} query heads read each KV head" if core.kv_heads > 1 else "all query heads read one KV head"
 
 
-def _exchanged(on: Scene, op: ContextExchange) -> Stops:
+def _exchanged(on: WalkScene, op: ContextExchange) -> Stops:
     """Exchange of ranks that share a context for one attention."""
     every, keys = on.sequences.tokens, on.sequences.keys_read(op.window, op.chunk)
     axes = {
@@ -235,7 +235,7 @@ def _exchanged(on: Scene, op: ContextExchange) -> Stops:
     yield on.later.pop(0)
 
 
-def _indexed(on: Scene, block: Any, op: IndexScores) -> Stops:
+def _indexed(on: WalkScene, block: Any, op: IndexScores) -> Stops:
     """Every key against a few small heads, then the best of them."""
     packed, best = on.prompts.packed, block.indexer.top_k
     keys = on.cached[-1] if op.ratio == 1 else on.cached[-1] / op.ratio
@@ -248,7 +248,7 @@ def _indexed(on: Scene, block: Any, op: IndexScores) -> Stops:
     yield on.view("pick keys", "the best of each row", picked)
 
 
-def _experts(on: Scene, block: Any, op: Experts) -> Stops:
+def _experts(on: WalkScene, block: Any, op: Experts) -> Stops:
     """One grouped launch: rows sorted by expert, two matrices each, results weighted and added up."""
     split, first, local = on.plan.deployment, (op.matrices - 1) * op.width, op.local
     once, up, down = (

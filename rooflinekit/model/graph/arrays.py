@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.model.graph.symbol import BranchError, Symbol
+from rooflinekit.model.graph.symbol import Symbol
 from rooflinekit.model.graph.table import interpolated, located
 from rooflinekit.model.graph.trace import Graph, depends, reachable
 
@@ -20,7 +20,7 @@ _PIECE = 16_384
 """Rows of one piece: a temporary takes 128 KiB, and those that live at a time stay in a core's caches."""
 
 _FEW = 8
-_COSTS = dict.fromkeys(("var", "fact", "number", "named"), 0) | dict.fromkeys(("+", "-", "*", "neg", "max", "min"), 1)
+_COSTS = dict.fromkeys(("var", "fact", "named"), 0) | dict.fromkeys(("+", "-", "*", "neg", "max", "min"), 1)
 _COSTS |= {"/": 2, "sqrt": 3}
 """Times of operators over that of a sum, the rest being dear: up to so many take less than looking up their result."""
 
@@ -34,7 +34,7 @@ _FUNCTIONS = {
 
 
 class Vectorised:
-    """A graph ready for arrays of its inputs; it may hold no loop.
+    """A graph ready for arrays of its inputs.
 
     >>> from rooflinekit.model.graph.trace import trace
     >>> import numpy as np
@@ -147,21 +147,19 @@ class _Pass:
                 out[row, piece] = values[output] if isinstance(output, Symbol) else output
 
 
-_NUMBERS = ("fact", "number", "named")
+_NUMBERS = ("fact", "named")
 _WRITTEN = ("+", "-", "*", "/", "max", "min", "sqrt", "log2", "log", "exp", "neg", "**")
 
 
 def _function(node: Symbol, np: Any) -> Callable[..., Any]:
     """Function that gives a node from its arguments."""
     match node.op:
-        case "fact" | "number" | "named":
+        case "fact" | "named":
             return lambda value: value
         case "lattice":
             return _interpolated
         case "**" if type(node.arguments[1]) is float and node.arguments[1] == 2.0:
             return np.square  # type: ignore[no-any-return]
-        case "loop" | "held" | "result":
-            raise BranchError("a loop over arrays is not worked out")
     return getattr(np, _FUNCTIONS[node.op])  # type: ignore[no-any-return]
 
 

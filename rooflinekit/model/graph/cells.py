@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from rooflinekit.model.graph.symbol import OPERATORS, Quantity, Symbol
-from rooflinekit.model.graph.table import Table, locate
+from rooflinekit.model.graph.table import NodeTable, locate
 from rooflinekit.model.graph.trace import bare, depends, ordered, reachable
 
 BEYOND = 1e290
@@ -166,9 +166,9 @@ class Tables:
     A row holds the number of nodes of each axis and the nodes (ranges `count_1`, `nodes_1` ...), and all values.
     """
 
-    rows: dict[Table, int] = field(default_factory=dict)
+    rows: dict[NodeTable, int] = field(default_factory=dict)
 
-    def place(self, table: Table) -> int:
+    def place(self, table: NodeTable) -> int:
         """Row of the table, from 1."""
         return self.rows.setdefault(table, len(self.rows) + 1)
 
@@ -259,7 +259,7 @@ class CellBlock:
         return [node for node in ordered(outputs) if node in apart and node.op not in _LEAVES]
 
 
-_LEAVES = ("named", "var", "fact", "number")
+_LEAVES = ("named", "var", "fact")
 
 
 class Column:
@@ -294,9 +294,9 @@ class Column:
         """A cell for what is the same in every column, else the node without its name."""
         node = bare(given)
         if isinstance(node, Symbol):
-            known = node.op in ("number", "fact")
+            known = node.op == "fact"
             return literal(node.arguments[0]) if known else self.page.parameters.get(node, node)
-        return literal(float(self.page.tables.place(node)) if isinstance(node, Table) else node)
+        return literal(float(self.page.tables.place(node)) if isinstance(node, NodeTable) else node)
 
     def _at(self, node: Cell | Symbol) -> Cell:
         if isinstance(node, Cell):

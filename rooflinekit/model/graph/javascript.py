@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from rooflinekit.model.graph.symbol import Pool, Symbol
-from rooflinekit.model.graph.table import Table
-from rooflinekit.model.graph.trace import Graph, depends, ordered, reachable
+from rooflinekit.model.graph.table import NodeTable
+from rooflinekit.model.graph.trace import Graph, ordered
 
 Slot: TypeAlias = tuple[Symbol | None, int]
 """An argument of a node, or an output: where a constant stands."""
@@ -30,7 +30,7 @@ _OPERATORS: Mapping[str, str] = {
     "call": "{0}({rest})", "array": "[{0}, {rest}]",
 }  # fmt: skip
 _INSIDE = ("+", "-", "*", "/")  # that stand inside the one expression that uses them
-_TWICE = ("max", "min", "loop")  # that write an operand twice, or in another place
+_TWICE = ("max", "min")  # that write an operand twice
 
 
 class Function:
@@ -48,13 +48,13 @@ class Function:
                 taken[operand.index] += 1
                 self._takers[operand.index] = node
         taken.update(output.index for output in graph.outputs.values() if isinstance(output, Symbol))
-        self._uses, self._scopes = taken, depends(nodes, lambda node: node.op == "held")
+        self._uses = taken
         self._written: dict[int, str] = {}
         self._names = 0
 
     def source(self, name: str) -> str:
         """The function with its name."""
-        lines = self._block(self._graph.nodes, frozenset())
+        lines = [line for node in self._graph.nodes for line in self._statement(node)]
         outputs = enumerate(self._graph.outputs.values())
         results = ", ".join(self._texts.get((None, place)) or self._value(output) for place, output in outputs)
         parameters = ", ".join(("k", *self._graph.inputs))
@@ -74,29 +74,15 @@ class Function:
         given = enumerate(node.arguments[first:], first)
         return [self._texts.get((node, place)) or self._value(argument) for place, argument in given]
 
-    def _block(self, nodes: Iterable[Symbol], scope: frozenset[int]) -> list[str]:
-        """Statements that give every node of a scope a name or a place in an expression."""
-        lines: list[str] = []
-        for node in nodes:
-            if self._scopes[node] == scope and node.index not in self._written:
-                lines += self._statement(node, scope)
-        return lines
-
-    def _statement(self, node: Symbol, scope: frozenset[int]) -> list[str]:
+    def _statement(self, node: Symbol) -> list[str]:
+        """The statement that names a node; none of one that stands inside an expression."""
         match node.op:
-            case "loop":
-                return self._loop(node, scope)
-            case "held":
-                self._name(node)
-                return []
             case "var":
                 text = str(node.arguments[0])
-            case "fact" | "number":
+            case "fact":
                 text = self._texts.get((node, 0)) or self._value(node.arguments[0])
             case "named":
                 text = self._value(node.arguments[0])
-            case "result":
-                text = self._value(node.arguments[0].arguments[1][node.arguments[1]])
             case "pick":
                 text = f"{self._value(node.arguments[0])}[{node.arguments[1]}]"
             case _:
@@ -111,31 +97,12 @@ class Function:
     def _inside(self, node: Symbol) -> bool:
         """True if it stands inside the expression of the one node that takes it, which writes it once."""
         taker = self._takers.get(node.index)
-        if taker is None or node.op not in _INSIDE or self._uses[node.index] > 1 or taker.op in _TWICE:
-            return False
-        return self._scopes[taker] == self._scopes[node]
+        return taker is not None and node.op in _INSIDE and self._uses[node.index] == 1 and taker.op not in _TWICE
 
     def _name(self, node: Symbol) -> str:
         self._names += 1
         self._written[node.index] = f"x{self._names}"
         return f"x{self._names}"
-
-    def _loop(self, node: Symbol, scope: frozenset[int]) -> list[str]:
-        rounds, held, body, ends, *_ = node.arguments
-        inner = scope | {held[0].arguments[0]}
-        names = [self._name(entry) for entry in held]
-        starts = (f"{name} = {value}" for name, value in zip(names, self._operands(node, 4), strict=True))
-        before, after = (self._block(reachable(nodes), inner) for nodes in ([*held, ends], body))
-        ended, following = self._value(ends), ", ".join(map(self._value, body))
-        return [
-            f"let {', '.join(starts)};",
-            f"for (let i = 0; i < {rounds}; i++) {{",
-            *before,
-            f"if ({ended}) break;",
-            *after,
-            f"[{', '.join(names)}] = [{following}];",
-            "}",
-        ]
 
 
 RUNTIME = """const lattice = (axes, values) => (...places) => {
@@ -187,7 +154,7 @@ class Instance:
         return self.template.graph.inputs
 
 
-Constant: TypeAlias = float | Table | Instance
+Constant: TypeAlias = float | NodeTable | Instance
 
 
 @dataclass(frozen=True)
@@ -221,7 +188,7 @@ class Library:
 
     def __init__(self) -> None:
         self._templates: dict[tuple[Any, ...], _Template] = {}
-        self._tables: dict[tuple[Any, ...], Table] = {}
+        self._tables: dict[tuple[Any, ...], NodeTable] = {}
 
     def add(self, graph: Graph, trim: bool = False) -> Instance:
         """The instance that this graph is; with `trim`, a function of no more inputs than it depends on.
@@ -290,7 +257,6 @@ class Library:
     def _lifted(self, graph: Graph, trim: bool) -> tuple[tuple[Any, ...], tuple[Constant, ...], list[Slot]]:
         """Common part of all graphs that differ in their constants alone; the constants, and where they stand."""
         places: dict[Symbol, int] = {}
-        loops: dict[int, int] = {}
         used: set[str] = set()
         constants: list[Constant] = []
         slots: list[Slot] = []
@@ -299,11 +265,9 @@ class Library:
             kind = type(argument)
             if kind is Symbol:
                 return places[argument]
-            if kind is tuple:
-                return tuple([places[each] for each in argument])
-            if kind is not float and kind is not Instance and kind is not Table:
+            if kind is not float and kind is not Instance and kind is not NodeTable:
                 return kind, argument
-            shared = kind is Table and self._tables.setdefault((argument.axes, argument.values), argument)
+            shared = kind is NodeTable and self._tables.setdefault((argument.axes, argument.values), argument)
             constants.append(shared or argument)
             slots.append((node, number))
             return kind
@@ -314,10 +278,8 @@ class Library:
             if op == "named":
                 places[node] = places[arguments[0]]
                 continue
-            if op == "held":  # by the loop and the place in its state
-                entry: tuple[Any, ...] = (op, loops.setdefault(arguments[0], len(loops)), arguments[1])
-            elif op == "pick":
-                entry = (op, places[arguments[0]], arguments[1])
+            if op == "pick":
+                entry: tuple[Any, ...] = (op, places[arguments[0]], arguments[1])
             else:
                 given = arguments[:1] if op in ("var", "fact") else arguments
                 entry = (op, *[places[a] if type(a) is Symbol else lifted(a, node, n) for n, a in enumerate(given)])
@@ -337,7 +299,7 @@ class _Layout:
     def __init__(self, places: dict[Instance, int]) -> None:
         self.places = places
         self.axes: dict[tuple[float, ...], int] = {}
-        self.tables: dict[Table, int] = {}
+        self.tables: dict[NodeTable, int] = {}
 
     def function(self, name: str, template: _Template) -> tuple[str, list[list[float | str]]]:
         """A template as a function, and its instances as rows: k of the function is one of them."""
@@ -348,7 +310,7 @@ class _Layout:
                 varying.setdefault(column, len(varying))
         texts = {}
         for slot, column in zip(template.slots, columns, strict=True):
-            place, kind = varying.get(column), {Table: "T", Instance: "I"}.get(type(column[0]))
+            place, kind = varying.get(column), {NodeTable: "T", Instance: "I"}.get(type(column[0]))
             if place is not None or kind is not None:
                 written = f"k[{place}]" if place is not None else str(self._number(column[0]))
                 texts[slot] = written if kind is None else f"{kind}[{written}]"
@@ -359,7 +321,7 @@ class _Layout:
         """A number as JSON has it; a table or an instance by its place."""
         if isinstance(entry, Instance):
             return self.places[entry]
-        if isinstance(entry, Table):
+        if isinstance(entry, NodeTable):
             for axis in entry.axes:
                 self.axes.setdefault(axis, len(self.axes))
             return self.tables.setdefault(entry, len(self.tables))

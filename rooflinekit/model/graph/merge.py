@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from rooflinekit.model.graph.symbol import Pool, Quantity, Symbol
-from rooflinekit.model.graph.table import Table
+from rooflinekit.model.graph.table import NodeTable
 from rooflinekit.model.graph.trace import bare
 
 Members: TypeAlias = tuple[Any, ...]
@@ -54,7 +54,7 @@ class Merge:
         """A node that stands for these numbers or tables; a number where all are equal."""
         first = next(value for value in values if value is not None)
         filled = tuple(first if value is None else value for value in values)
-        if not isinstance(first, Table) and all(value == first for value in filled):
+        if not isinstance(first, NodeTable) and all(value == first for value in filled):
             return first
         if filled not in self.parameters:
             node = self.pool.variable(f"p{len(self.parameters) + 1}", quantity)
@@ -94,9 +94,9 @@ class Merge:
 
     def _kind(self, member: Any) -> Hashable:
         if not isinstance(member, Symbol):
-            return "table" if isinstance(member, Table) else "number"
+            return "table" if isinstance(member, NodeTable) else "number"
         match member.op:
-            case "fact" | "number":
+            case "fact":
                 return "number"
             case "var":
                 return ("var", member.arguments[0])

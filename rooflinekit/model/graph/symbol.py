@@ -12,7 +12,7 @@ from dataclasses import field
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
-from rooflinekit.model.graph.table import Table
+from rooflinekit.model.graph.table import NodeTable
 from rooflinekit.model.types.frozen import dataclass
 
 P = ParamSpec("P")
@@ -85,7 +85,7 @@ class Pool:
         self.values, self.names = dict(values or {}), names
         self.nodes: list[Symbol] = []
         self._known: dict[tuple[Any, ...], Symbol] = {}
-        self._tables: dict[tuple[Any, ...], Table] = {}
+        self._tables: dict[tuple[Any, ...], NodeTable] = {}
         self._parts: dict[int, list[Symbol]] = {}
 
     def variable(self, name: str, quantity: Quantity | None = None) -> Symbol:
@@ -153,37 +153,8 @@ class Pool:
     def lattice(self, axes: Sequence[tuple[float, ...]], values: Sequence[float], places: Sequence[Any]) -> Symbol:
         """Interpolation in a table, of which equal ones are one."""
         key = (tuple(axes), tuple(values))
-        table = self._tables.setdefault(key, Table(*key))
+        table = self._tables.setdefault(key, NodeTable(*key))
         return cast("Symbol", self.apply("lattice", table, *places))
-
-    def loop(
-        self, rounds: int, state: Sequence[Any], step: Callable[..., Sequence[Any]], done: Callable[..., Any]
-    ) -> list[Symbol]:
-        """`state = step(*state)` until `done(*state)`, at most so many rounds: the entries of the last state."""
-        given = [_plain(entry) for entry in state]
-        values = [entry.value if isinstance(entry, Symbol) else entry for entry in given]
-        number = len(self.nodes)
-        held = [self.node("held", number, place, value=value) for place, value in enumerate(values)]
-        body = tuple(self.lifted(entry) for entry in step(*held))
-        ends = self.lifted(done(*held))
-        whole = self.node("loop", rounds, tuple(held), body, ends, *given, value=None)
-        results: list[Any] = [UNKNOWN] * len(given)
-        if not any(value is UNKNOWN for value in values) and self.values:
-            results = values
-            for _ in range(rounds):
-                if bool(done(*results)):
-                    break
-                results = [_value(entry) for entry in step(*results)]
-        return [self.node("result", whole, place, value=result) for place, result in enumerate(results)]
-
-    def lifted(self, value: Any) -> Symbol:
-        """A number as a node."""
-        value = _plain(value)
-        return value if isinstance(value, Symbol) else self.node("number", value, value=value)
-
-
-def _value(entry: Any) -> Any:
-    return entry.value if isinstance(entry, Symbol) else entry
 
 
 def _plain(value: Any) -> Any:
@@ -205,7 +176,7 @@ _NEUTRAL = {"+": 0.0, "-": 0.0, "*": 1.0, "/": 1.0}
 class Symbol:
     """One node of a graph. Operators on it make further nodes.
 
-    op: an entry of OPERATORS, or one of var, fact, number, held, loop, result; value: where it is known.
+    op: an entry of OPERATORS, or one of var, fact; value: where it is known.
     """
 
     __slots__ = ("arguments", "index", "op", "pool", "value")
@@ -219,10 +190,7 @@ class Symbol:
     @property
     def operands(self) -> list[Symbol]:
         """The nodes that it is made of."""
-        operands = [argument for argument in self.arguments if type(argument) is Symbol]
-        if self.op == "loop":
-            operands += [entry for argument in self.arguments if type(argument) is tuple for entry in argument]
-        return operands
+        return [argument for argument in self.arguments if type(argument) is Symbol]
 
     __hash__ = object.__hash__
 

@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Table:
+class NodeTable:
     """Values at the nodes of a grid, the last axis fastest; positions along each axis ascend."""
 
     axes: tuple[tuple[float, ...], ...]
     values: tuple[float, ...]
-    _slices: dict[tuple[float | None, ...], Table] = field(default_factory=dict, repr=False)
+    _slices: dict[tuple[float | None, ...], NodeTable] = field(default_factory=dict, repr=False)
     _arrays: list[Any] = field(default_factory=list, repr=False)
 
     def at(self, *places: float) -> float:
         """Multilinear interpolation, constant beyond the ends.
 
-        >>> Table(((0.0, 1.0), (0.0, 2.0)), (0.0, 2.0, 10.0, 12.0)).at(0.5, 1.0)
+        >>> NodeTable(((0.0, 1.0), (0.0, 2.0)), (0.0, 2.0, 10.0, 12.0)).at(0.5, 1.0)
         6.0
         """
         if len(places) == 1:
@@ -48,10 +48,10 @@ class Table:
             self._arrays.append(np.array(self.values).reshape([len(nodes) for nodes in self.axes]))
         return self._arrays[0]
 
-    def sliced(self, places: tuple[float | None, ...]) -> Table:
+    def sliced(self, places: tuple[float | None, ...]) -> NodeTable:
         """The table of the axes whose place is None, at the given places of the others.
 
-        >>> Table(((0.0, 1.0), (0.0, 2.0)), (0.0, 2.0, 10.0, 12.0)).sliced((None, 1.0)).values
+        >>> NodeTable(((0.0, 1.0), (0.0, 2.0)), (0.0, 2.0, 10.0, 12.0)).sliced((None, 1.0)).values
         (1.0, 11.0)
         """
         known = self._slices.get(places)
@@ -71,7 +71,7 @@ class Table:
                     for i in range(inner)
                 ]
             kept = tuple(nodes for nodes, place in zip(self.axes, places, strict=True) if place is None)
-            known = self._slices[places] = Table(kept, tuple(values))
+            known = self._slices[places] = NodeTable(kept, tuple(values))
         return known
 
 

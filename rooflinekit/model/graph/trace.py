@@ -76,15 +76,15 @@ def ordered(outputs: Iterable[Any]) -> list[Symbol]:
 
 
 def depends(nodes: Iterable[Symbol], leaves: Callable[[Symbol], bool]) -> dict[Symbol, frozenset[Any]]:
-    """Dependencies of each node, of `leaves`: inputs by name, and the changing state of loops by their number."""
+    """Dependencies of each node, of `leaves`: inputs by name."""
     found: dict[Symbol, frozenset[Any]] = {}
     nothing = frozenset[Any]()
     for node in nodes:
-        below = frozenset((node.arguments[0],)) if node.op in ("var", "held") and leaves(node) else nothing
+        below = frozenset((node.arguments[0],)) if node.op == "var" and leaves(node) else nothing
         for operand in node.operands:
             if (own := found[operand]) is not below and own:
                 below |= own
-        found[node] = below - {node.arguments[1][0].arguments[0]} if node.op == "loop" else below
+        found[node] = below
     return found
 
 

@@ -158,7 +158,7 @@ def _quantity(node: Symbol) -> Quantity:
         return node.arguments[1]
     if node.op == "var":
         return Quantity(str(node.arguments[0]), str(node.arguments[0]))
-    return Quantity("solved", "where both sides of an equation agree") if node.op == "result" else _TABLE
+    return _TABLE
 
 
 _TABLE = Quantity("table", "interpolated in a table")
@@ -176,12 +176,12 @@ def _taken(node: Any) -> Any:
 
 
 def _opaque(node: Symbol) -> bool:
-    """True if no formula gives it: a table, the end of a search."""
-    return node.op in ("lattice", "result")
+    """True if no formula gives it: a table."""
+    return node.op == "lattice"
 
 
 @dataclass(frozen=True)
-class _Part:
+class _FormulaPart:
     """A piece of a formula: its text and how tightly that binds; its number where it is one."""
 
     text: str
@@ -201,9 +201,9 @@ class _Formula:
         self.children: dict[Symbol, Node] = {}
         self.operators = 0
         self._lines = lines
-        self._parts: dict[Symbol, tuple[_Part, int]] = {}
+        self._parts: dict[Symbol, tuple[_FormulaPart, int]] = {}
 
-    def part(self, node: Any) -> _Part:
+    def part(self, node: Any) -> _FormulaPart:
         """The text of a node, down to the next named ones; what stands in several places is worked out once."""
         if not isinstance(node, Symbol):
             return _constant(float(node))
@@ -214,16 +214,18 @@ class _Formula:
         before = self.operators
         part = self._new_part(node)
         if len(part.text) > _ENDLESS:
-            part = _Part(_CUT)
+            part = _FormulaPart(_CUT)
         self._parts[node] = part, self.operators - before
         return part
 
-    def _new_part(self, node: Symbol) -> _Part:
-        if node.op == "number":
-            return _constant(float(node.arguments[0]))
+    def _new_part(self, node: Symbol) -> _FormulaPart:
         if node.op in ("var", "fact", "named") or _opaque(node):
             line = self._lines.line(node)  # a 0 that nothing leads to says nothing
-            return _constant(0.0) if line.source is _CONSTANT and not line.value else _Part(self._child(node).symbol)
+            return (
+                _constant(0.0)
+                if line.source is _CONSTANT and not line.value
+                else _FormulaPart(self._child(node).symbol)
+            )
         if node.op == "+":  # nor does a named number that adds nothing here
             added = [each for each in map(_taken, node.arguments) if not (_named(each) and each.value == 0.0)]
             if len(added) < 2:
@@ -250,7 +252,7 @@ class _Formula:
             found = self.children[node] = replace(line, symbol=symbol)
         return found
 
-    def _operation(self, op: str, parts: list[_Part], node: Symbol) -> _Part:
+    def _operation(self, op: str, parts: list[_FormulaPart], node: Symbol) -> _FormulaPart:
         numbers = [part.number for part in parts]
         known = [number for number in numbers if number is not None]
         if len(known) == len(numbers):
@@ -261,38 +263,38 @@ class _Formula:
                 return simple
         return self._infix(op, parts)
 
-    def _infix(self, op: str, parts: list[_Part]) -> _Part:
+    def _infix(self, op: str, parts: list[_FormulaPart]) -> _FormulaPart:
         self.operators += 1
         first, last = parts[0], parts[-1]
         match op:
             case "+" if last.text.startswith("-"):
-                return _Part(f"{first.text} - {last.text[1:]}", _SUM)
+                return _FormulaPart(f"{first.text} - {last.text[1:]}", _SUM)
             case "+" if first.text.startswith("-"):
-                return _Part(f"{last.text} - {first.text[1:]}", _SUM)
+                return _FormulaPart(f"{last.text} - {first.text[1:]}", _SUM)
             case "+":
-                return _Part(f"{first.text} + {last.text}", _SUM)
+                return _FormulaPart(f"{first.text} + {last.text}", _SUM)
             case "-":
-                return _Part(f"{first.text} - {last.within(_PRODUCT)}", _SUM)
+                return _FormulaPart(f"{first.text} - {last.within(_PRODUCT)}", _SUM)
             case "*" if first.under and not last.under:
-                return _Part(f"{last.within(_PRODUCT)}/{first.under}", _PRODUCT)
+                return _FormulaPart(f"{last.within(_PRODUCT)}/{first.under}", _PRODUCT)
             case "*" if last.under:
-                return _Part(f"{first.within(_PRODUCT)}/{last.under}", _PRODUCT)
+                return _FormulaPart(f"{first.within(_PRODUCT)}/{last.under}", _PRODUCT)
             case "*":
-                return _Part(f"{first.within(_PRODUCT)}*{last.within(_PRODUCT)}", _PRODUCT)
+                return _FormulaPart(f"{first.within(_PRODUCT)}*{last.within(_PRODUCT)}", _PRODUCT)
             case "/":
                 under = last.within(_ATOM) if first.number == 1.0 else ""
-                return _Part(f"{first.within(_PRODUCT)}/{last.within(_ATOM)}", _PRODUCT, under=under)
+                return _FormulaPart(f"{first.within(_PRODUCT)}/{last.within(_ATOM)}", _PRODUCT, under=under)
             case "**":
-                return _Part(f"{first.within(_ATOM)}**{last.within(_ATOM)}", _ATOM - 1)
+                return _FormulaPart(f"{first.within(_ATOM)}**{last.within(_ATOM)}", _ATOM - 1)
             case "neg":
-                return _Part(f"-{first.within(_PRODUCT)}", _SUM)
+                return _FormulaPart(f"-{first.within(_PRODUCT)}", _SUM)
             case "//" if last.number == 1.0:
-                return _Part(f"floor({first.text})")
+                return _FormulaPart(f"floor({first.text})")
             case "//":
-                return _Part(f"floor({first.within(_PRODUCT)}/{last.within(_ATOM)})")
+                return _FormulaPart(f"floor({first.within(_PRODUCT)}/{last.within(_ATOM)})")
         return self._called(op, parts)
 
-    def _called(self, name: str, parts: list[_Part]) -> _Part:
+    def _called(self, name: str, parts: list[_FormulaPart]) -> _FormulaPart:
         self.operators += 1
         texts = [part.text for part in parts]
         if name in ("max", "min"):  # max(max(a, b), c) is max(a, b, c)
@@ -300,23 +302,23 @@ class _Formula:
             texts = list(dict.fromkeys(texts))
             if len(texts) == 1:
                 return parts[0]
-        return _Part(f"{name}({', '.join(texts)})")
+        return _FormulaPart(f"{name}({', '.join(texts)})")
 
 
-def _simplified(op: str, first: _Part, last: _Part, node: Symbol) -> _Part | None:
+def _simplified(op: str, first: _FormulaPart, last: _FormulaPart, node: Symbol) -> _FormulaPart | None:
     """Remainder of sums and products with 0 and 1, and of max(x, 0) of what is never less."""
     if op == "+" and 0.0 in (first.number, last.number):
         return last if first.number == 0.0 else first
     if op == "-" and last.number == 0.0:
         return first
     if op == "-" and first.number == 0.0:
-        return _Part(f"-{last.within(_PRODUCT)}", _SUM)
+        return _FormulaPart(f"-{last.within(_PRODUCT)}", _SUM)
     if (op == "*" and 0.0 in (first.number, last.number)) or (op == "/" and first.number == 0.0):
         return _constant(0.0)
     if op == "*" and 1.0 in (first.number, last.number):
         return last if first.number == 1.0 else first
     if op == "*" and -1.0 in (first.number, last.number):
-        return _Part(f"-{(last if first.number == -1.0 else first).within(_PRODUCT)}", _SUM)
+        return _FormulaPart(f"-{(last if first.number == -1.0 else first).within(_PRODUCT)}", _SUM)
     if op in ("/", "**") and last.number == 1.0:
         return first
     if op == "min" and math.inf in (first.number, last.number):
@@ -328,9 +330,9 @@ def _simplified(op: str, first: _Part, last: _Part, node: Symbol) -> _Part | Non
     return None
 
 
-def _constant(number: float) -> _Part:
+def _constant(number: float) -> _FormulaPart:
     text = f"{number:.0f}" if number.is_integer() and abs(number) < 1e15 else repr(number)
-    return _Part(text, _SUM if number < 0.0 else _ATOM, number)
+    return _FormulaPart(text, _SUM if number < 0.0 else _ATOM, number)
 
 
 def _never_negative(node: Any) -> bool:

@@ -15,7 +15,7 @@ from functools import cache
 from itertools import pairwise
 
 from rooflinekit.model.graph.symbol import fact, named
-from rooflinekit.model.graph.table import Table
+from rooflinekit.model.graph.table import NodeTable
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.numeric import Numeric, lattice, log, maximum, minimum
 
@@ -350,9 +350,9 @@ def _mean(loads: Sequence[Load]) -> Load:
 
 
 @cache
-def _table(routing: Routing) -> Table:
+def _table(routing: Routing) -> NodeTable:
     """The imbalance over the logarithm of the tokens."""
-    return Table((tuple(math.log(tokens) for tokens in _TOKENS),), tuple(_imbalance(routing, at) for at in _TOKENS))
+    return NodeTable((tuple(math.log(tokens) for tokens in _TOKENS),), tuple(_imbalance(routing, at) for at in _TOKENS))
 
 
 def _imbalance(routing: Routing, tokens: int) -> float:

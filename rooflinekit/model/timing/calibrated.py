@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from itertools import pairwise, product
 
 from rooflinekit.model.graph.symbol import UNKNOWN, Symbol, named
-from rooflinekit.model.graph.table import Table
+from rooflinekit.model.graph.table import NodeTable
 from rooflinekit.model.timing.forms import Duration, PlainTime, TimeForm, parameters
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import ServedCosts
@@ -116,9 +116,9 @@ class Surface:
         return [(AXES[axis.name], axis.name in _FIXED) for axis in self.axes]
 
     @cached_property
-    def table(self) -> Table:
+    def table(self) -> NodeTable:
         """Ratios at all nodes."""
-        return Table(tuple(axis.nodes for axis in self.axes), self.values)
+        return NodeTable(tuple(axis.nodes for axis in self.axes), self.values)
 
     @cached_property
     def values(self) -> tuple[float, ...]:
@@ -186,11 +186,11 @@ class Regimes:
         return above, above if lower is upper else lattice(lower, place)
 
     @cached_property
-    def _tables(self) -> dict[tuple[float, float], tuple[Table, Table]]:
+    def _tables(self) -> dict[tuple[float, float], tuple[NodeTable, NodeTable]]:
         return {}
 
 
-def _ends(regimes: Regimes, power: float, wider: float) -> tuple[Table, Table]:
+def _ends(regimes: Regimes, power: float, wider: float) -> tuple[NodeTable, NodeTable]:
     """The factors of upper and of lower ends at the middles of the regimes."""
     ends = [math.log2(edge) for edge in regimes.edges]
     steps = [later - end for end, later in pairwise(ends)] or [_ALONE]
@@ -198,7 +198,7 @@ def _ends(regimes: Regimes, power: float, wider: float) -> tuple[Table, Table]:
     middles = tuple((low + high) / 2.0 for low, high in pairwise(bounds))
     width = [min(each**power * wider, WIDEST) for each in regimes.width]
     if regimes.axis != "m":
-        table = Table((middles,), tuple(width))
+        table = NodeTable((middles,), tuple(width))
         return table, table
     upper, lower = list(width), list(width)
     powers = [next(grows for end, grows in _STREAMED if middle <= end) for middle in middles[1:]]
@@ -207,7 +207,7 @@ def _ends(regimes: Regimes, power: float, wider: float) -> tuple[Table, Table]:
         upper[place + 1] = max(width[place + 1], upper[place] / growth)
     for place, growth in reversed(list(enumerate(grown))):
         lower[place] = max(width[place], lower[place + 1] / growth)
-    return Table((middles,), tuple(upper)), Table((middles,), tuple(lower))
+    return NodeTable((middles,), tuple(upper)), NodeTable((middles,), tuple(lower))
 
 
 _ALONE = 3.0  # doublings on either side of a single edge

@@ -30,10 +30,7 @@ _PAST = "past", "tokens each has in the cache already"
 def real_number(  # noqa: PLR0913, PLR0917 - what a number has to be, and how it is called
     value: object, name: str, least: float = 0.0, most: float = MOST_NUMBER, above: bool = False, help_: str = ""
 ) -> float:
-    """A number that a user gave, from `least` or above it, to `most`.
-
-    Raises WorkloadError for text, nan, infinity (unless `most` is infinite) and a number outside.
-    """
+    """A number that a user gave, from `least` or above it, to `most`."""
     words, hint = f"above {least:g}" if above else f"at least {least:g}", ""
     if most < MOST_NUMBER:
         words = f"{words} and at most {most:,.12g}" if above else f"from {least:g} to {most:,.12g}"
@@ -55,8 +52,6 @@ def positive(value: object, name: str, zero: bool = False) -> float:
 
     >>> positive(2, "price")
     2.0
-
-    Raises WorkloadError for text, a negative number, infinity or nan.
     """
     return real_number(value, name, above=not zero)
 
@@ -66,8 +61,6 @@ def whole_number(value: object, name: str, least: int = 1) -> int:
 
     >>> whole_number(32, "batch")
     32
-
-    Raises WorkloadError for 0, -1, 2.5 or text.
     """
     if isinstance(value, bool) or not isinstance(value, Real):
         raise WorkloadError(f"{name} must be a whole number, not {value!r}")

@@ -225,8 +225,6 @@ def parse_dtype(text: str | Dtype) -> Dtype:
 
     >>> parse_dtype("bfloat16"), parse_dtype("e4m3")
     (<Dtype.BF16: 'bf16'>, <Dtype.FP8: 'fp8'>)
-
-    Raises DtypeError with the nearest names if it is unknown.
     """
     if isinstance(text, Dtype):
         return text

@@ -242,12 +242,14 @@ class OwnLoads:
     @cached_property
     def solved(self) -> dict[str, tuple[list[OwnLoad], list[list[float]], list[float]]]:
         """By metric: the loads that have it, the inverse of their correlations, and their weights."""
+        import numpy as np  # noqa: PLC0415 - only where loads were measured
+
         found = {}
         for metric in ("ttft", "tpot"):
             loads = [each for each in self.loads if getattr(each, metric) is not None]
             matrix = [[1.0 if i == j else self.alike(metric, a, b) for j, b in enumerate(loads)]
                       for i, a in enumerate(loads)]  # fmt: skip
-            inverse = _inverse(matrix)
+            inverse = np.linalg.inv(matrix).tolist() if loads else []
             weights = [sum(part * getattr(load, metric) for part, load in zip(row, loads, strict=True))
                        for row in inverse]  # fmt: skip
             found[metric] = loads, inverse, weights
@@ -260,24 +262,6 @@ class OwnLoads:
 
 
 _CERTAIN = 0.01  # of the variance: no load says everything of another
-
-
-def _inverse(matrix: list[list[float]]) -> list[list[float]]:
-    """The inverse of a positive definite matrix, by Gauss and Jordan.
-
-    >>> _inverse([[2.0, 0.0], [0.0, 4.0]])
-    [[0.5, 0.0], [0.0, 0.25]]
-    """
-    size = len(matrix)
-    rows = [[*row, *(float(i == j) for j in range(size))] for i, row in enumerate(matrix)]
-    for i in range(size):
-        pivot = rows[i][i]
-        rows[i] = [each / pivot for each in rows[i]]
-        for j in range(size):
-            if j != i:
-                factor = rows[j][i]
-                rows[j] = [a - factor * b for a, b in zip(rows[j], rows[i], strict=True)]
-    return [row[size:] for row in rows]
 
 
 @dataclass(frozen=True)

@@ -152,10 +152,7 @@ class Accelerator:
     origin: str = ""
 
     def peak(self, dtype: Dtype) -> float:
-        """Dense peak rate for arithmetic in `dtype` [FLOP/s].
-
-        Raises DtypeError if the accelerator has no units for it.
-        """
+        """Dense peak rate for arithmetic in `dtype` [FLOP/s]."""
         try:
             return self.peaks[dtype.unit]
         except KeyError:
@@ -313,10 +310,7 @@ def dense_clock(accelerator: Accelerator) -> float:
 
 
 def capped(accelerator: Accelerator, cap_w: float) -> tuple[Accelerator, str]:
-    """The accelerator under a power cap, and a sentence that says what it does: peaks fall, memory and links do not.
-
-    Raises WorkloadError where the rated power is unknown, or the cap is above it or below 40 % of it.
-    """
+    """The accelerator under a power cap, and a sentence that says what it does: peaks fall, memory and links do not."""
     tdp = accelerator.tdp_w
     if not tdp:
         raise WorkloadError(f"power_cap {cap_w:g} W: {accelerator.name} has no rated power (power.tdp) to compare with")
@@ -346,8 +340,6 @@ def clocked(accelerator: Accelerator, clock_hz: float) -> tuple[Accelerator, str
     Arithmetic slows with the clock; memory and links do not. Voltage follows the clock, so that a FLOP, and what the
     chip draws besides its work, take the square of its share (E = C·V²); a byte of memory takes as much as before.
     Without a law of the busy board, work that its limit slows already is slowed twice: an upper limit of its time.
-
-    Raises WorkloadError where the largest clock is unknown, or the clock is above it or below 40 % of it.
     """
     most, low = accelerator.clock_hz, _LEAST * accelerator.clock_hz
     if not most:

@@ -259,10 +259,7 @@ class Kernel:
         return self.family in _GROWING
 
     def shaped(self, kind: type[S]) -> S:
-        """Return its shape, which must be of this kind.
-
-        Raises TypeError for a kernel of another family.
-        """
+        """Return its shape, which must be of this kind."""
         if not isinstance(self.shape, kind):
             raise TypeError(f"kernel {self.name} ({self.family}) has a {type(self.shape).__name__}, no {kind.__name__}")
         return self.shape

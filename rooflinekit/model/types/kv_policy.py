@@ -113,8 +113,6 @@ def parse_kv_policy(text: str | KVPolicy) -> KVPolicy:
 
     >>> parse_kv_policy("sink:4+2044")
     KVPolicy(kind='sink', budget=2048, sinks=4, page=0)
-
-    Raises InputError for anything else.
     """
     if isinstance(text, KVPolicy):
         return text

@@ -435,10 +435,7 @@ class Model:
         return self.layers[self.stage_edge(stage, stages) : self.stage_edge(stage + 1, stages)]
 
     def seeing(self, images: Images) -> Vision:
-        """The tower that encodes images.
-
-        Raises DeploymentError for a model without one, or whose tower nobody describes.
-        """
+        """The tower that encodes images."""
         if self.vision is None:
             why = "has a vision tower that is not described" if self.tower else "reads text alone"
             raise DeploymentError(f"images={images.count}, but {self.name} {why}; leave images out")

@@ -13,7 +13,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from rooflinekit.model.graph.symbol import UNKNOWN, Symbol
-from rooflinekit.model.graph.table import Table, interpolated, located
+from rooflinekit.model.graph.table import NodeTable, interpolated, located
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,11 +58,6 @@ def _elementwise(name: str, *given: object) -> Numeric:
     import numpy as np  # noqa: PLC0415
 
     return cast("Array", getattr(np, name)(*given))
-
-
-def absolute(value: Numeric) -> Numeric:
-    """Without its sign."""
-    return cast("Numeric", abs(value))
 
 
 def _function(name: str, scalar: Callable[[float], float]) -> Callable[[Numeric], Numeric]:
@@ -132,11 +127,6 @@ def largest(values: Numeric) -> Numeric:
     return values if isinstance(values, (int, float)) else cast("Numeric", values.max(axis=-1))
 
 
-def every(condition: object) -> bool:
-    """True if something holds for all scenarios."""
-    return condition if isinstance(condition, bool) else bool(cast("Array", condition).all())
-
-
 def fails(condition: object) -> bool:
     """True if something does not hold for some scenario; of a symbol without a value nobody knows, and it may.
 
@@ -145,7 +135,7 @@ def fails(condition: object) -> bool:
     """
     if isinstance(condition, Symbol):
         return condition.value is not UNKNOWN and not condition.value
-    return not every(condition)
+    return not (condition if isinstance(condition, bool) else cast("Array", condition).all())
 
 
 def smooth_maximum(first: Numeric, second: Numeric, sharpness: int) -> Numeric:
@@ -187,28 +177,10 @@ def _merged(condition: object, yes: Any, no: Any) -> Any:
     return where(condition, yes, no)
 
 
-def repeat(
-    rounds: int, state: Sequence[Numeric], step: Callable[..., Sequence[Numeric]], done: Callable[..., object]
-) -> Sequence[Numeric]:
-    """`state = step(*state)` until `done(*state)` for every scenario, at most so many rounds.
-
-    >>> repeat(100, [1.0], lambda x: [2.0 * x], lambda x: x > 50.0)
-    [64.0]
-    """
-    symbol: Any = next((entry for entry in state if isinstance(entry, Symbol)), None)
-    if symbol is not None:
-        return cast("Sequence[Numeric]", symbol.pool.loop(rounds, state, step, done))
-    for _ in range(rounds):
-        if every(done(*state)):
-            break
-        state = step(*state)
-    return state
-
-
-def lattice(table: Table, places: Sequence[Numeric]) -> Numeric:
+def lattice(table: NodeTable, places: Sequence[Numeric]) -> Numeric:
     """Multilinear interpolation in a table, constant beyond its ends.
 
-    >>> lattice(Table(((0.0, 1.0), (0.0, 2.0)), (0.0, 2.0, 10.0, 12.0)), [0.5, 1.0])
+    >>> lattice(NodeTable(((0.0, 1.0), (0.0, 2.0)), (0.0, 2.0, 10.0, 12.0)), [0.5, 1.0])
     6.0
     """
     varying: list[Any] = [place for place in places if not isinstance(place, (int, float))]

@@ -113,8 +113,6 @@ class Speculation:
         (0.85,)
         >>> round(Speculation.read({"draft": "eagle3", "draft_tokens": 3}).tokens_per_pass, 2)
         2.85
-
-        Raises InputError for what makes no sense, and for an acceptance that nobody gave or published.
         """
         given = {key: value for key, value in scenario.items() if value is not None}
         if "draft" not in given:

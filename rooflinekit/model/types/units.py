@@ -40,8 +40,6 @@ def parse_quantity(text: object, dimension: str) -> float:
     3350000000000.0
     >>> parse_quantity("80 GiB", "B")
     85899345920.0
-
-    Raises ValueError (what is wrong, and an example) for a bare number, an unknown unit or another dimension.
     """
     example = {"FLOP/s": "989.4 TFLOP/s", "B/s": "3.35 TB/s", "B": "79.6 GiB", "Hz": "1.98 GHz"}.get(
         dimension, f"1 {dimension}"

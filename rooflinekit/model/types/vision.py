@@ -29,8 +29,6 @@ class Images:
     def read(cls, count: object, size: str) -> Images | None:
         """From what a user typed; None for no images.
 
-        Raises WorkloadError.
-
         >>> Images.read(2, "1024x768")
         Images(count=2, width=1024, height=768)
         """

@@ -26,8 +26,6 @@ class Workload:
     def checked(cls, batch: object, isl: object, osl: object, cached: object = 0, context: object = None) -> Workload:
         """Read user input.
 
-        Raises WorkloadError for counts that are not whole or too small, and for a cached prefix as long as the prompt.
-
         >>> Workload.checked(32, 1024, 256).decode_context
         1152.0
         """

@@ -29,7 +29,7 @@ from rooflinekit.model.types.units import format_bytes
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.report.derivation import folded
 from rooflinekit.report.document import asked, headed, images_in, ms, three
-from rooflinekit.report.look import FIRST, HATCHES, QUANTITIES, SHAPES, STEP, TOKEN, Part, hues_of
+from rooflinekit.report.look import FIRST, HATCHES, QUANTITIES, SHAPES, STEP, TOKEN, TimePart, hues_of
 from rooflinekit.report.page.offers import Asked, Offers, roofs
 from rooflinekit.report.page.plays import load_data
 from rooflinekit.report.page.program import Written
@@ -42,7 +42,7 @@ _HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True)
-class Deployed:
+class PageDeployment:
     """A deployment with its answer."""
 
     asked: Asked
@@ -50,7 +50,7 @@ class Deployed:
     scenario: dict[str, Any]
 
     @classmethod
-    def of(cls, model: str, gpu: str, scenario: dict[str, Any]) -> Deployed:
+    def of(cls, model: str, gpu: str, scenario: dict[str, Any]) -> PageDeployment:
         """Answer it; what does not fit is answered too, and said."""
         case = make_case(model, gpu, dict(scenario), anyway=True)
         refuse_groups(case.predictor.plan.deployment, "estimate and explain, not of pages", "ffn_gpus", "encoder_gpus")
@@ -100,7 +100,7 @@ class Deployed:
         return self.asked.key | counts | {"speed": 1}
 
 
-def lead(deployed: Deployed, pool: str = "", before: str = "", told_of: str = "") -> str:
+def lead(deployed: PageDeployment, pool: str = "", before: str = "", told_of: str = "") -> str:
     """Heading, answer, facts and notes; `pool`: how a replica that computes no prompts comes to its batch.
 
     told_of: whose the notes are, where they stand beside those of another deployment.
@@ -119,7 +119,7 @@ def lead(deployed: Deployed, pool: str = "", before: str = "", told_of: str = ""
     return heading(before + headed(answer)) + body + (f'<ul class="notes">{"".join(notes)}</ul>' if notes else "")
 
 
-def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) -> tuple[dict[str, Any], str]:
+def slider_data(offers: Offers, deployed: PageDeployment, against: PageDeployment | None) -> tuple[dict[str, Any], str]:
     """Data that JavaScript starts from, and the functions that it calls."""
     program, reference, load = offers.program, None, load_data(deployed.load)
     running = deployed.asked.plan.deployment
@@ -189,7 +189,7 @@ def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) ->
     }, printed.source
 
 
-def _looks(parts: Iterable[Part]) -> list[list[str]]:
+def _looks(parts: Iterable[TimePart]) -> list[list[str]]:
     return [[part.name, part.tint] for part in parts]
 
 
@@ -213,7 +213,7 @@ def accountant() -> str:
     return (_HERE / "accountant.html").read_text(encoding="utf-8")
 
 
-def after(deployed: Deployed) -> str:
+def after(deployed: PageDeployment) -> str:
     """Part below the charts, for readers without JavaScript too: accuracy, and both steps as tables."""
     head, tables = ("kernel", "launches", "FLOP", "bytes", "time [µs]", "bound [µs]", "waits for"), ""
     for name, step in (("prefill", deployed.answer.prefill), ("decode", deployed.answer.decode)):
@@ -224,7 +224,7 @@ def after(deployed: Deployed) -> str:
     return f'<div class="wrap">{"".join(parts)}</div>'
 
 
-def below(deployed: Deployed, walk: str) -> str:
+def below(deployed: PageDeployment, walk: str) -> str:
     """Walk, derivation, and every number with its source."""
     rows = [(p.quantity, p.value, p.unit, p.confidence, p.source) for p in deployed.answer.provenance]
     inside = table(("quantity", "value", "unit", "confidence", "source"), rows)
@@ -273,7 +273,7 @@ def accuracy_card(plan: Plan, of: str = "") -> str:
 _DEPTH = 5  # levels that are written: below, the tree is that of one kernel's fit
 
 
-def _derivation_card(deployed: Deployed) -> str:
+def _derivation_card(deployed: PageDeployment) -> str:
     """Both derivations; empty where this deployment has none."""
     try:
         roots = [derive(deployed.case, metric).root for metric in ("tpot", "ttft")]
@@ -287,7 +287,7 @@ def _derivation_card(deployed: Deployed) -> str:
     return card("Derivation", said + trees, "derivation", of=deployed.named)
 
 
-def walked(deployed: Deployed) -> tuple[str, str]:
+def walked(deployed: PageDeployment) -> tuple[str, str]:
     """The step-through page of shapes, and the card it stands in, which says why it is absent."""
     given = {key: value for key, value in deployed.asked.scenario.items() if key in DEPLOYMENT_KEYS}
     page, details = "", ""

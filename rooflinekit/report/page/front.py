@@ -13,7 +13,7 @@ from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.report.document import headed
 from rooflinekit.report.look import hues_of
 from rooflinekit.report.page.deployment import (
-    Deployed,
+    PageDeployment,
     accountant,
     after,
     below,
@@ -106,7 +106,7 @@ def _page(model: str | PathLike[str] | None, gpu: str | PathLike[str], more: dic
         own = {key: more.pop(key, None) for key in ("against", "simulation", "price")}
         walk = more.pop("walk", True)
         scenario = {key: value for key, value in more.items() if value is not None}
-        return _deployment_page(Deployed.of(str(model), str(gpu), scenario), offered, walk=walk, **own)
+        return _deployment_page(PageDeployment.of(str(model), str(gpu), scenario), offered, walk=walk, **own)
     for key in more:
         raise InputError(f"{key} belongs to a report on a model; a {given[0]} brings its own deployments")
     if given == ["plan"]:
@@ -115,12 +115,17 @@ def _page(model: str | PathLike[str] | None, gpu: str | PathLike[str], more: dic
 
 
 def _deployment_page(  # noqa: PLR0913, PLR0917 - what a page is told besides
-    deployed: Deployed, offered: dict[str, Any], against: object, simulation: Outcome | None, price: object, walk: bool
+    deployed: PageDeployment,
+    offered: dict[str, Any],
+    against: object,
+    simulation: Outcome | None,
+    price: object,
+    walk: bool,
 ) -> Page:
     other, changes = None, read_against(against)
     if changes is not None:
         changed = {"model": deployed.asked.model, "gpu": deployed.asked.gpu, **deployed.scenario, **changes}
-        other = Deployed.of(str(changed.pop("model")), str(changed.pop("gpu")), changed)
+        other = PageDeployment.of(str(changed.pop("model")), str(changed.pop("gpu")), changed)
     framed, card_of_walk = walked(deployed) if walk else ("", "")
     offers = make_offers(deployed.asked, **offered)
     data, functions = slider_data(offers, deployed, other)
@@ -163,7 +168,7 @@ def _plan_page(subject: object, offered: dict[str, Any]) -> Page:
     page = Page(named, heading(named) + read.plan_lead(plan), read.plan_cards(plan), data=own)
     try:
         chosen = read.chosen_replica(plan)
-        deployed = Deployed.of(chosen.model, chosen.gpu, chosen.scenario)
+        deployed = PageDeployment.of(chosen.model, chosen.gpu, chosen.scenario)
     except RooflinekitError as error:  # a model or a file that is not on this machine
         told = paragraphs([f"The chosen deployment cannot be looked into here: {error}"])
         return replace(page, after=told, foot=_foot(plan["version"]))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
-from rooflinekit.decision.sensitivity.moves import Question, Setting, changes_of
+from rooflinekit.decision.sensitivity.moves import MoveQuestion, Setting, changes_of
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.estimation.scenario import DEGREES
 from rooflinekit.load.answer import AskedLoad
@@ -254,7 +254,7 @@ def _moves(
     asked: Asked, names: tuple[str, str], plan: Plan, caches: Collection[str]
 ) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Moves of advice on a deployment, in the words of the page's choices; `caches`: formats of the cache there."""
-    setting = Setting(*names, plan.deployment, None, Question(asked.work), asked.draft)
+    setting = Setting(*names, plan.deployment, None, MoveQuestion(asked.work), asked.draft)
     for made, settings in changes_of(setting, plan):
         if settings:
             there = split_of(settings[0].deployment)

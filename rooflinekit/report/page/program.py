@@ -113,7 +113,7 @@ class Program:
         plan, gpu = predictor.plan, predictor.plan.system.accelerator
 
         def answered(told: Predictor, **at: Any) -> tuple[list[Any], list[Any]]:
-            """What is made of kernels, and these."""
+            """The results of kernels, and the kernels."""
             work = _work(plan, at, fixed)
             point = told.evaluate(work)
             rates = _rates(point.output_rate(work.batch, work.osl), predictor, point.tpot)
@@ -147,7 +147,7 @@ class Program:
         return Written(instance, under, plays, plan.deployment.gpus, *kinds)
 
     def _plays(self, predictor: Predictor) -> Plays:
-        """What a page plays loads with; raises WorkloadError where the engine has no room for prompts."""
+        """Functions that a page plays loads with; raises WorkloadError where the engine has no room for prompts."""
         plan, gpu = predictor.plan, predictor.plan.system.accelerator
         likeness, plain = self._likeness(plan), Predictor(plan, predictor.memory)
         drafts = isinstance(predictor, SpeculativePredictor)
@@ -295,7 +295,7 @@ class Program:
         return self._keep(key, _Part(instance, whole, calls(told), told))
 
     def _likeness(self, plan: Plan) -> int:
-        """What deployments agree in whose steps differ in functions of kernels and numbers of accelerators alone."""
+        """A key of deployments whose steps differ in functions of kernels and numbers of accelerators alone."""
 
         def number() -> int:
             gpu = plan.system.accelerator
@@ -314,7 +314,7 @@ class Program:
         return self._once(plan.operations, lambda: [(numbers.setdefault(pair, len(numbers)), pair) for pair in pairs])
 
     def _once(self, part: Any, make: Callable[[], R]) -> R:
-        """What was made of a part, once for each."""
+        """The result for a part, made once for each."""
         if id(part) not in self._made:
             self._made[id(part)] = part, make()  # holds the part, so that no id is reused
         found: R = self._made[id(part)][1]
@@ -329,11 +329,11 @@ class Program:
         return self.library.add(trace(lambda **at: list(map(nested, function(**at))), inputs, pool=self.pool), trim)
 
     def printed(self) -> Printed:
-        """All of it as JavaScript."""
+        """The program as JavaScript."""
         return self.library.printed()
 
     def _outlined(self, predictor: P, speed: Symbol | None) -> P:
-        """The same, its kernels calls."""
+        """The plan whose kernels are calls."""
 
         def outlined(plan: Plan) -> Plan:
             own = {entry.name: getattr(plan, entry.name) for entry in fields(Plan)}
@@ -420,12 +420,12 @@ def _call(part: _Part, values: dict[str, Any], outputs: int) -> list[Symbol]:
 
 
 def _recalled(part: _Part, values: dict[str, Any]) -> Any:
-    """What a function gives for these values of its inputs."""
+    """Results of a function for these values of its inputs."""
     return _rebuilt(part.whole, iter(_call(part, values, len(_symbols(part.whole)))))
 
 
 def _signature(kernel: Kernel) -> tuple[Any, ...]:
-    """What steps ask of a kernel besides its numbers."""
+    """Facts of a kernel that steps read besides its numbers."""
     return (
         kernel.name, kernel.family, kernel.count, kernel.dtype, kernel.gpus, kernel.variant, kernel.on_host,
         kernel.dequantised, kernel.place, type(kernel.shape),
@@ -433,7 +433,7 @@ def _signature(kernel: Kernel) -> tuple[Any, ...]:
 
 
 class _Law(NamedTuple):
-    """What energies of steps ask of a power law: inputs, but for the watts of the host."""
+    """Fields of a power law that energies of steps read: inputs, but for the watts of the host."""
 
     idle: Numeric
     waiting: Numeric
@@ -443,7 +443,7 @@ class _Law(NamedTuple):
 
 
 class _Chip(NamedTuple):
-    """What steps ask of an accelerator besides their kernels: inputs in place of numbers, and nothing else."""
+    """Fields of an accelerator that steps read besides their kernels: inputs in place of numbers."""
 
     memory_bandwidth: Numeric
     l2_bytes: Numeric
@@ -453,7 +453,7 @@ class _Chip(NamedTuple):
 
     @classmethod
     def of(cls, at: Mapping[str, Numeric], is_cpu: bool, law: PowerLaw | None) -> _Chip:
-        """With these inputs."""
+        """The accelerator with these inputs."""
         known = None if law is None else _Law(at["idle"], at["waiting"], at["limit"], at["held"], law.host)
         return cls(at["bandwidth"], at["l2"], at, is_cpu, known)
 
@@ -463,20 +463,20 @@ class _Chip(NamedTuple):
 
 
 class _Machine(NamedTuple):
-    """What steps ask of a system: its accelerator."""
+    """The one field of a system that steps read: its accelerator."""
 
     accelerator: _Chip
 
 
 class _NoMemory:
-    """In place of a memory model where only steps are asked for."""
+    """A stand-in for a memory model where only steps are traced."""
 
     def evaluate(self, *_: object) -> None:
         """Nothing."""
 
 
 def _numbers(gpu: Accelerator) -> dict[str, float]:
-    """These numbers; 0 for arithmetic that it does not have, which none of its kernels asks for."""
+    """Rates of an accelerator; 0 for arithmetic that it lacks, which none of its kernels uses."""
     law = gpu.power
     own = {"bandwidth": float(gpu.memory_bandwidth), "l2": float(gpu.l2_bytes)}
     peaks = {dtype.name: float(gpu.peaks.get(dtype, 0.0)) for dtype in Dtype}
@@ -487,7 +487,7 @@ _POWER = "idle", "waiting", "limit", "held"
 
 
 def _engine(plan: Plan) -> Engine:
-    """An engine as far as steps and loads ask."""
+    """The fields of an engine that steps and loads read."""
     own = plan.engine
     memory = replace(IDEAL.memory, reserves=own.memory.reserves)
     return replace(IDEAL, memory=memory, costs=own.costs, loaded=own.loaded)
@@ -511,7 +511,7 @@ def _symbols(whole: Any) -> list[Any]:
 
 
 def _rebuilt(whole: Any, symbols: Iterator[Any]) -> Any:
-    """The same with others in their places."""
+    """A copy with other symbols in their places."""
     if is_dataclass(whole) and not isinstance(whole, type):
         return replace(whole, **{each.name: _rebuilt(getattr(whole, each.name), symbols) for each in fields(whole)})
     return next(symbols) if isinstance(whole, Symbol) else whole
@@ -536,7 +536,7 @@ class _Outlined(Plan):
     asked: dict[Any, Any] = field(default_factory=dict, kw_only=True, compare=False, repr=False)
 
     def without_numbers(self, at: Mapping[str, Any], asked: dict[Any, Any]) -> _Outlined:
-        """The same whose accelerator has inputs in place of numbers; `asked` is told which kernels it has."""
+        """The plan whose accelerator has inputs in place of numbers; `asked` receives its kernels."""
         gpu = self.system.accelerator
         told = cast("System", _Machine(_Chip.of(at, gpu.is_cpu, gpu.power)))
         return replace(
@@ -546,7 +546,7 @@ class _Outlined(Plan):
 
     @cached_property
     def key(self) -> tuple[Any, ...]:
-        """What the kernels of an operation depend on besides the batch and the format of the cache."""
+        """Facts that an operation's kernels depend on besides the batch and the format of the cache."""
         precision, deployment = self.precision, self.deployment
         return (
             *map(self.program.place, (self.system, self.calibration, self.engine)),
@@ -565,7 +565,7 @@ class _Outlined(Plan):
 
 @dataclass(frozen=True)
 class _Counts:
-    """What most operations ask of a step."""
+    """Counts of a step that most operations read."""
 
     tokens: Any
     sequences: Any
@@ -589,12 +589,12 @@ class _Step:
 
     @cached_property
     def whole(self) -> tuple[Any, int, dict[str, Any], tuple[Any, ...]]:
-        """All of it."""
+        """The step with all its kernels."""
         return self._named(self.batch)
 
     @cached_property
     def counts(self) -> tuple[Any, int, dict[str, Any], tuple[Any, ...]]:
-        """What most operations ask."""
+        """The counts that most operations read."""
         return self._named(_Counts.of(self.batch))
 
     def _named(self, batch: Any) -> tuple[Any, int, dict[str, Any], tuple[Any, ...]]:
@@ -612,7 +612,7 @@ class _Step:
 
 
 def _mapped(batch: Any, change: Callable[[str, Any], Any]) -> Any:
-    """The same step with other numbers."""
+    """A copy of the step with other numbers."""
     found = {entry.name: getattr(batch, entry.name) for entry in fields(batch)}
     for name, value in found.items():
         if value is not None:
@@ -621,13 +621,13 @@ def _mapped(batch: Any, change: Callable[[str, Any], Any]) -> Any:
 
 
 def values(timed: KernelTime, energy: Energy) -> list[Any]:
-    """What the page is told of a kernel: its times, the expected one by cause [s], its work and its energy [J]."""
+    """Values of a kernel on the page: its times, the expected one by cause [s], its work and its energy [J]."""
     split: dict[str, Any] = time_by_cause(timed)
     return _row(replace(timed, **split), energy)
 
 
 def _row(timed: KernelTime, energy: Energy) -> list[Any]:
-    """The same where the split by cause stands in place of what each resource alone would need."""
+    """Values with the split by cause in place of what each resource alone would need."""
     spent = [getattr(energy, name) for name in PARTS]
     return [*(getattr(timed, name) for name in _TIMES), *(getattr(timed.kernel, name) for name in _WORK), *spent]
 

@@ -186,10 +186,7 @@ def hours(answer: PlanAnswer | OverTime, theme: Theme) -> Picture:
 
 
 def hit_rate(found: TraceAnswer, theme: Theme) -> Picture:
-    """Share of the prompt tokens that a cache finds, over its tokens; where each memory ends; TTFT and USD there.
-
-    Raises InputError for a trace without block ids.
-    """
+    """Share of the prompt tokens that a cache finds, over its tokens; where each memory ends; TTFT and USD there."""
     if found.hit_rate is None:
         raise InputError(f"{found.trace} has no block ids (hash_ids): nothing to draw")
     count = 3 if found.memories else 1

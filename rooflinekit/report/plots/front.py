@@ -73,10 +73,7 @@ def plot(result: Any, kind: str | None = None, theme: str = "light") -> Picture:
 
 
 def drawable(result: Any) -> list[str]:
-    """The pictures that a result has.
-
-    Raises InputError for what is no result, or a table without anything to draw.
-    """
+    """The pictures that a result has."""
     kinds = _kinds_of(result)
     if type(result).__name__ in ("Estimate", "Outcome"):
         from rooflinekit.report.request import Request  # noqa: PLC0415 - an answer is there, and so is its module
@@ -138,10 +135,7 @@ def write_plots(results: Any, folder: str | Path, force: bool = False, theme: st
 
 
 def check_plots(folder: Path, names: Sequence[str], force: bool) -> None:
-    """Refuse what would stop `write_plots`, before the work is done.
-
-    Raises InputError for a folder that cannot be made or that holds one of the files.
-    """
+    """Refuse what would stop `write_plots`, before the work is done."""
     _check_installed()
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; name a folder for the pictures")

@@ -10,7 +10,7 @@ from matplotlib.patches import Patch
 from rooflinekit.estimation.results import Estimate
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.report.document import ms
-from rooflinekit.report.look import FIRST, TOKEN, Part
+from rooflinekit.report.look import FIRST, TOKEN, TimePart
 from rooflinekit.report.plots.style import Picture, Theme, headed, legend, shortened
 from rooflinekit.report.request import LEAST, Request
 from rooflinekit.simulation.outcome import Outcome
@@ -20,10 +20,7 @@ _MOST = 400  # tokens that are drawn one by one
 
 
 def request(answer: Estimate | Outcome, theme: Theme) -> Picture:
-    """The mean request of a load, to scale.
-
-    Raises InputError for an answer without a load that was played.
-    """
+    """The mean request of a load, to scale."""
     found = Request.of(answer)
     if found is None:
         raise InputError("nothing to draw: no request of a load was played to its end")
@@ -60,7 +57,7 @@ def _whole(axes: Axes, found: Request, theme: Theme) -> None:
     axes.set_xlabel("")
 
 
-def _bar(axes: Axes, parts: Mapping[str, float], names: Mapping[str, Part], title: str, theme: Theme) -> None:
+def _bar(axes: Axes, parts: Mapping[str, float], names: Mapping[str, TimePart], title: str, theme: Theme) -> None:
     """One bar in its parts, named above it."""
     whole, left, handles = sum(parts.values()), 0.0, []
     for part, (tint, _, name) in names.items():

@@ -205,10 +205,7 @@ def _description(estimate: Estimate, ridge: float) -> str:
 
 
 def energy_roofline(estimate: Estimate, theme: Theme) -> Picture:
-    """Joules of a FLOP over FLOP/B of each kernel, above what its board takes at datasheet rates (Choi et al. 2013).
-
-    Raises InputError where the board's power is not known.
-    """
+    """Joules of a FLOP over FLOP/B of each kernel, above what its board takes at datasheet rates (Choi et al. 2013)."""
     if estimate.energy is None:
         raise InputError(f"{estimate.gpu} has no rated power in its file: its energy cannot be drawn")
     frame = headed("Energy roofline: joules of a FLOP", estimate, theme)
@@ -252,10 +249,7 @@ def energy_line(estimate: Estimate, dtype: str, intensity: Array) -> Array:
 
 
 def intensity(estimates: Sequence[Estimate], theme: Theme) -> Picture:
-    """FLOP per byte of whole decode steps, one line a context, and of their matrices, below the ridge.
-
-    Raises InputError unless the estimates are of one model on one accelerator.
-    """
+    """FLOP per byte of whole decode steps, one line a context, and of their matrices, below the ridge."""
     if len({(each.model, each.gpu, each.inputs["weights"]) for each in estimates}) != 1:
         raise InputError("intensity takes estimates of one model on one accelerator, in one format")
     first, estimates = estimates[0], sorted(estimates, key=lambda each: each.inputs["batch"])

@@ -278,10 +278,7 @@ class Picture:
         return data.getvalue()
 
     def save(self, path: str | Path, force: bool = False) -> Path:
-        """Write it; the suffix, .svg or .png, says how.
-
-        Raises InputError for another suffix, a folder that is not there, or a file that is there, unless `force`.
-        """
+        """Write it; the suffix, .svg or .png, says how."""
         path = Path(path)
         if path.suffix not in (".svg", ".png"):
             raise InputError(f"{path}: a picture is written as .svg or .png")

@@ -89,10 +89,7 @@ def _lines(table: pd.DataFrame, axis: str) -> int:
 
 
 def axis_of(table: pd.DataFrame, names: Sequence[str]) -> str:
-    """The first of these inputs that differs between rows.
-
-    Raises InputError if none does.
-    """
+    """The first of these inputs that differs between rows."""
     for name in names:
         if _several(table, name):
             return name
@@ -130,10 +127,7 @@ def varying(table: pd.DataFrame, but: str = "") -> list[str]:
 
 
 def curves(table: pd.DataFrame, axis: str) -> list[SweepLine]:
-    """The table as lines over one input.
-
-    Raises InputError if they are more than can be told apart.
-    """
+    """The table as lines over one input."""
     found = _groups(_along(table, axis), axis)
     if len(found) > _MOST:
         first = varying(_along(table, axis), axis)[0]
@@ -291,10 +285,7 @@ _LETTERS, _MARK = 105, 6  # that a line of the legend has room for; what a mark 
 
 
 def load_sweep(table: pd.DataFrame, theme: Theme) -> Picture:
-    """TTFT and TPOT over the load: means and percentiles, the knee, and rings where it is exceeded.
-
-    Raises InputError if no load differs between rows, or for more lines than can be told apart.
-    """
+    """TTFT and TPOT over the load: means and percentiles, the knee, and rings where it is exceeded."""
     axis = axis_of(table, _COUNTS["load"])
     lines, frame = curves(table, axis), frame_of("Latency and throughput over the load", table, theme)
     if lines[0].clear and any(_column(line.rows, time, "low_") is not None for line in lines for time in _TIMES):
@@ -464,10 +455,7 @@ _HIGH, _CELL = 0.21, 1.1  # inch: a row and a column of the table
 
 
 def interactivity_table(table: pd.DataFrame, theme: Theme) -> Picture:
-    """The best throughput of a GPU by the speed of each user; the best of a row is filled, the others over the first.
-
-    Raises InputError where fewer than two accelerators, or other choices, are compared.
-    """
+    """The best throughput of a GPU by the speed of a user; the best of a row is filled, the others over the first."""
     by = compared(table)
     found = interactivity(table, by)
     if len(found.columns) < 2 or not len(found):

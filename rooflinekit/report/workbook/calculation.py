@@ -9,7 +9,7 @@ from rooflinekit.model.graph.cells import Cell, CellBlock, CellPage, Column, com
 from rooflinekit.model.graph.trace import bare
 from rooflinekit.report.workbook.data import Constants
 from rooflinekit.report.workbook.inputs import Inputs
-from rooflinekit.report.workbook.offers import Offers
+from rooflinekit.report.workbook.offers import WorkbookOffers
 from rooflinekit.report.workbook.sheet import Book, at_least_one, every
 
 _HEAD, _FIRST = 3, 3  # row of the heads; first column of values
@@ -17,7 +17,7 @@ _NAME = "Points"
 
 
 @dataclass(frozen=True)
-class Found:
+class PointResults:
     """Results of a static batch by name, written when they are asked for; valid: whether its sizes make sense."""
 
     column: Column
@@ -28,7 +28,7 @@ class Found:
         return self.column.cell(self.outputs.get(name, 0.0))
 
 
-def block_of(book: Book, offers: Offers) -> CellBlock:
+def block_of(book: Book, offers: WorkbookOffers) -> CellBlock:
     """The sheet Points."""
     note = "A column each: static batches, all prompts at once. SI units; rows of no kernel are parts of the next."
     sheet = book.sheet(_NAME, "Operating points", note)
@@ -43,7 +43,7 @@ class Calculation:
     """Writes columns of one deployment to the sheet Points."""
 
     book: Book
-    offers: Offers
+    offers: WorkbookOffers
     constants: Constants
     inputs: Inputs
     block: CellBlock
@@ -55,18 +55,18 @@ class Calculation:
         self._fixed = self._column("of the plan", {}, CellPage(constants.cells, constants.tables, put))
         self.gpus = self._fixed.cell(self.offers.outputs["gpus"])
 
-    def point(self, head: str, batch: Cell, isl: Cell, osl: Cell) -> Found:
+    def point(self, head: str, batch: Cell, isl: Cell, osl: Cell) -> PointResults:
         """A static batch."""
         cached = self.inputs["cached"]
         sizes = {"batch": batch, "isl": isl, "osl": osl, "cached": cached}
         valid = every([*map(at_least_one, (batch, isl, osl)), composed("<", cached, isl)])
-        return Found(self._column(head, sizes, self._fixed), self.offers.outputs, valid)
+        return PointResults(self._column(head, sizes, self._fixed), self.offers.outputs, valid)
 
     def _column(self, head: str, inputs: Mapping[str, Cell], before: Column | CellPage) -> Column:
         return Column(self.block, f"{self.of} {head}".strip(), inputs, before)
 
 
-def write_labels(book: Book, offers: Offers, block: CellBlock) -> None:
+def write_labels(book: Book, offers: WorkbookOffers, block: CellBlock) -> None:
     """Heads of columns, and what each row is: a part of a kernel's time, a result, or a quantity with a name."""
     sheet = book.sheet(_NAME)
     sheet.heads(_HEAD, ("step", "kernel", "quantity", *block.heads))

@@ -14,7 +14,7 @@ from rooflinekit.model.types.time import SIGMAS
 from rooflinekit.report.workbook.data import Constants
 from rooflinekit.report.workbook.inputs import Inputs
 from rooflinekit.report.workbook.loads import Rung
-from rooflinekit.report.workbook.offers import Offers
+from rooflinekit.report.workbook.offers import WorkbookOffers
 from rooflinekit.report.workbook.sheet import Book, Sheet, known, shown
 from rooflinekit.report.workbook.views import Area, draw
 
@@ -29,7 +29,7 @@ _HOLDS = ("TTFT holds to [1/s]", "TPOT holds to [1/s]", "objectives hold to [1/s
 _NARROW = 1e-9  # of an end that is the mean: then the mean is sure
 
 
-def write_loads(book: Book, offers: Offers) -> None:
+def write_loads(book: Book, offers: WorkbookOffers) -> None:
     """All rungs of all deployments."""
     note = (
         "Played, a row a rate; the first of each deployment is no load. Rates are shares of what a full engine "
@@ -153,7 +153,9 @@ def _around(column: tuple[str, Sequence[float]], below: Cell) -> tuple[Cell, Cel
     )
 
 
-def write_curves(book: Book, inputs: Inputs, offers: Offers, chosen: Mapping[str, Constants]) -> dict[str, Curve]:
+def write_curves(
+    book: Book, inputs: Inputs, offers: WorkbookOffers, chosen: Mapping[str, Constants]
+) -> dict[str, Curve]:
     """A curve each of the chosen deployment and of those that are compared with it."""
     note = (
         "From sheet Loads; between the rungs, figures of Fleet, Compare and TCO stand on straight lines. The first row "

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from rooflinekit.model.graph.cells import Cell, Tables, composed, function, literal, when
 from rooflinekit.model.graph.symbol import Symbol
-from rooflinekit.model.graph.table import Table
+from rooflinekit.model.graph.table import NodeTable
 from rooflinekit.model.graph.trace import reachable
 from rooflinekit.report.workbook.inputs import Inputs
 from rooflinekit.report.workbook.loads import Ladder
-from rooflinekit.report.workbook.offers import Offers, Rival
+from rooflinekit.report.workbook.offers import Rival, WorkbookOffers
 from rooflinekit.report.workbook.sheet import Book, Sheet
 
 _HEAD = 3  # row of the heads
@@ -51,7 +51,7 @@ def _filled(sheet: Sheet, columns: Sequence[str], rows: Sequence[Sequence[float 
     sheet.page.freeze_panes(_HEAD + 1, 1)
 
 
-def write_models(book: Book, offers: Offers) -> None:
+def write_models(book: Book, offers: WorkbookOffers) -> None:
     """Write the drop-down of models."""
     sheet = book.sheet("Models", "Models", "Drop-down of Inputs; the longest context that the model was made for.")
     sheet.widths(32, 20)
@@ -64,7 +64,7 @@ _GPUS = ("gpu", "memory [GB]", "bandwidth [GB/s]", "your price [USD/h]", "quote 
 _YOURS = 3  # the column of your prices; quotes are in the next
 
 
-def write_gpus(book: Book, offers: Offers) -> None:
+def write_gpus(book: Book, offers: WorkbookOffers) -> None:
     """Write the drop-down of accelerators, with prices and where they are from."""
     note = "Datasheet numbers as shipped with rooflinekit; prices are dated quotes, and yours come first."
     sheet = book.sheet("GPUs", "Accelerators", note)
@@ -83,7 +83,7 @@ def write_gpus(book: Book, offers: Offers) -> None:
             sheet.put(row, _YOURS, rival.usd, "input_number")
 
 
-def price_of(offers: Offers, inputs: Inputs, row: Cell, rival: Rival) -> Cell:
+def price_of(offers: WorkbookOffers, inputs: Inputs, row: Cell, rival: Rival) -> Cell:
     """Price of an accelerator in a row of the sheet GPUs: yours for it, yours for all, or the quote; 0: not known."""
     own = Cell(f"INDEX({lists(offers, _YOURS)},{row.text})", "" if rival.usd is None else rival.usd)
     quote = Cell(
@@ -92,13 +92,13 @@ def price_of(offers: Offers, inputs: Inputs, row: Cell, rival: Rival) -> Cell:
     return when(own > 0.0, own, when(inputs["price"].equals(""), quote, inputs["price"]))
 
 
-def lists(offers: Offers, place: int) -> str:
+def lists(offers: WorkbookOffers, place: int) -> str:
     """The range of a column of the sheet GPUs."""
     letter = "ABCDEFG"[place]
     return f"GPUs!${letter}${_HEAD + 2}:${letter}${_HEAD + 1 + len(offers.gpus)}"
 
 
-def write_constants(book: Book, offers: Offers, chosen: Mapping[str, Sequence[Cell]]) -> dict[str, Constants]:
+def write_constants(book: Book, offers: WorkbookOffers, chosen: Mapping[str, Sequence[Cell]]) -> dict[str, Constants]:
     """Every combination with its numbers, and those of the ones that cells name, by the head of their column.
 
     The first is what all sheets show.
@@ -106,7 +106,7 @@ def write_constants(book: Book, offers: Offers, chosen: Mapping[str, Sequence[Ce
     parameters, tables = list(offers.merge.parameters.values()), Tables()
     columns = [
         [
-            float(tables.place(value) if isinstance(value, Table) else literal(float(value)).value)
+            float(tables.place(value) if isinstance(value, NodeTable) else literal(float(value)).value)
             for value in each.values
         ]
         for each in parameters
@@ -145,7 +145,7 @@ class _Lookup:
     sheet: Sheet
     column: int
     known: Sheet
-    offers: Offers
+    offers: WorkbookOffers
 
     def constants(
         self, cells: Sequence[Cell], parameters: Sequence[tuple[Symbol, Sequence[float]]], tables: Tables
@@ -187,7 +187,7 @@ class _Lookup:
 _PARAMETERS = 3 + len(LOADED)  # column of the first parameter of sheet Deployments
 
 
-def _loaded(offers: Offers) -> dict[str, dict[str, float | str]]:
+def _loaded(offers: WorkbookOffers) -> dict[str, dict[str, float | str]]:
     """Played loads of each combination, by its key."""
     found, row = dict[str, dict[str, float | str]](), 1
     for entry in offers.entries:
@@ -201,7 +201,7 @@ def _loaded(offers: Offers) -> dict[str, dict[str, float | str]]:
     return found
 
 
-def _write_deployments(book: Book, offers: Offers, columns: Sequence[Sequence[float]]) -> Sheet:
+def _write_deployments(book: Book, offers: WorkbookOffers, columns: Sequence[Sequence[float]]) -> Sheet:
     """One row a combination; what cannot be run has the numbers of the first that can."""
     note = "One row a combination of the drop-downs: why it cannot be run, or its constants (sheet Constants)."
     sheet = book.sheet("Deployments", "Deployments", note)

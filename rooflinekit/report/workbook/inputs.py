@@ -9,7 +9,7 @@ from typing import Any
 
 from rooflinekit.model.graph.cells import Cell, composed, when
 from rooflinekit.model.types.errors import InputError
-from rooflinekit.report.workbook.offers import DEGREES, Offers, Planned
+from rooflinekit.report.workbook.offers import DEGREES, Planned, WorkbookOffers
 from rooflinekit.report.workbook.sheet import Book, Lines, Sheet, at_least_one, every
 from rooflinekit.specs.files import read_yaml
 
@@ -56,7 +56,7 @@ class _Field:
     most: float = 1e9
 
 
-def write_inputs(book: Book, offers: Offers, planned: Planned) -> Inputs:
+def write_inputs(book: Book, offers: WorkbookOffers, planned: Planned) -> Inputs:
     """Write the sheet, its drop-downs and its names."""
     note = "Change the yellow cells; every other sheet follows. Grey text says what a number means."
     sheet = book.sheet("Inputs", "Capacity of an LLM deployment", note)
@@ -76,7 +76,7 @@ PLAYED = ("isl", "osl", "cached", "burstiness", "isl_cv", "osl_cv")
 """Yellow cells that loads were played for."""
 
 
-def _checks(lines: Lines, cells: Mapping[str, Cell], offers: Offers, planned: Planned) -> dict[str, Cell]:
+def _checks(lines: Lines, cells: Mapping[str, Cell], offers: WorkbookOffers, planned: Planned) -> dict[str, Cell]:
     """Cells with mistakes of the inputs, and for which of them loads were played."""
     lines.section("Checks")
     told = when(composed("<", cells["cached"], cells["isl"]), "", "a prompt has more tokens than are cached of it")
@@ -114,7 +114,7 @@ def _field(book: Book, sheet: Sheet, row: int, entry: _Field, source: str | None
     return book.name(f"in_{entry.name}", cell)
 
 
-def _sections(offers: Offers, planned: Planned) -> Iterator[tuple[str, list[_Field]]]:
+def _sections(offers: WorkbookOffers, planned: Planned) -> Iterator[tuple[str, list[_Field]]]:
     told = {"model": ("Model", "", "Sheet Models"), "gpu": ("GPU", "", "Sheet GPUs")}
     told |= {name: (label, "", "") for name, label in DEGREES.items()}
     told["tp"] = (DEGREES["tp"], "GPUs", "GPUs that share each layer")
@@ -140,7 +140,7 @@ def read_words() -> dict[str, Any]:
     return read_yaml(Path(__file__).with_name("words.yaml"))
 
 
-def _lists(book: Book, offers: Offers) -> dict[str, str]:
+def _lists(book: Book, offers: WorkbookOffers) -> dict[str, str]:
     """Named ranges behind the drop-downs."""
     sheet = book.sheet("Lists", "Lists behind the drop-downs")
     for column, (name, values) in enumerate({**offers.lists, "purchase": (RENTED, OWNED)}.items()):

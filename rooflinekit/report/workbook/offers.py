@@ -189,7 +189,7 @@ class Planned:
 
 
 @dataclass(frozen=True)
-class Offer:
+class WorkbookOffer:
     """One combination: what its formulas give as nodes of the common graph, or why it cannot be run."""
 
     key: str
@@ -208,7 +208,7 @@ class Rival:
 
 
 @dataclass(frozen=True)
-class Offers:
+class WorkbookOffers:
     """All combinations, with names as resolved, and their graphs as one.
 
     lists: what each drop-down offers, in the order in which their choices make the key of an offer; start: what they
@@ -218,7 +218,7 @@ class Offers:
     lists: Mapping[str, tuple[str | int, ...]]
     start: tuple[str | int, ...]
     rivals: tuple[Rival, ...]
-    entries: tuple[Offer, ...]
+    entries: tuple[WorkbookOffer, ...]
     outputs: Mapping[str, Any]
     merge: Merge
     contexts: Mapping[str, int | None]  #: longest by model
@@ -228,11 +228,8 @@ class Offers:
     asked: Mapping[tuple[str | int, ...], tuple[str, str, Mapping[str, Any]]]
     ladders: Mapping[str, Ladder] = field(default_factory=dict)
 
-    def played(self, planned: Planned, workers: int = 1) -> Offers:
-        """The offers with all loads played, each accelerator on the split that serves the peak on the fewest.
-
-        Raises WorkloadError where more of a prompt is cached than there is.
-        """
+    def played(self, planned: Planned, workers: int = 1) -> WorkbookOffers:
+        """The offers with all loads played, each accelerator on the split that serves the peak on the fewest."""
         Workload.checked(planned.batch, planned.isl, planned.osl, planned.cached)
         pieces = [planned.piece(found, *self.asked[key]) for key, found in self.runs.items()]
         found = replace(self, ladders=dict(zip(map(_key, self.runs), play_ladders(pieces, workers), strict=True)))
@@ -248,7 +245,7 @@ class Offers:
             best = min(best, (replicas * found.plan.deployment.gpus, int(key[tp])), key=lambda each: each[0])
         return replace(rival, tp=best[1])
 
-    def ladder(self, entry: Offer) -> Ladder:
+    def ladder(self, entry: WorkbookOffer) -> Ladder:
         """Played loads of a combination; nothing of one that cannot be run."""
         return self.ladders.get(entry.key, Ladder())
 
@@ -258,16 +255,13 @@ class Offers:
         return tuple(rival.gpu for rival in self.rivals)
 
     @property
-    def run(self) -> list[Offer]:
+    def run(self) -> list[WorkbookOffer]:
         """Offers that can be run: the parameters of the graph have a value for each."""
         return [entry for entry in self.entries if entry.traced is not None]
 
 
-def make_offers(choices: Choices, planned: Planned) -> Offers:
-    """Trace every combination, and make one graph of all; it starts with one that holds what is planned.
-
-    Raises InputError where a list is empty, a name or a format is unknown, or no combination can be run at all.
-    """
+def make_offers(choices: Choices, planned: Planned) -> WorkbookOffers:
+    """Trace every combination, and make one graph of all; it starts with one that holds what is planned."""
     for name in ("models", "gpus", *DEGREES, "weights", "kv"):
         if not getattr(choices, name):
             raise InputError(f"the workbook needs at least one of {name}")
@@ -278,7 +272,7 @@ def make_offers(choices: Choices, planned: Planned) -> Offers:
     lists |= {name: values for name, values in degrees.items() if name == "tp" or values != (1,)}
     lists |= {name: tuple(dict.fromkeys(map(_format, getattr(choices, name)))) for name in ("weights", "kv")}
     common = {**choices.scenario, "engine": choices.engine, "calibration": choices.calibration}
-    tracing, entries = WorkbookTracing(), list[Offer]()
+    tracing, entries = WorkbookTracing(), list[WorkbookOffer]()
     runs: dict[tuple[str | int, ...], Resolved] = {}
     names: dict[tuple[str | int, ...], tuple[str, str, Mapping[str, Any]]] = {}
     notes = dict.fromkeys(text for _, found in models.values() for text in found.warnings)
@@ -289,9 +283,9 @@ def make_offers(choices: Choices, planned: Planned) -> Offers:
         try:
             scenario = {**common, **{name: value for name, value in named.items() if value != OWN}}
             resolved = ask(model, gpu, scenario).resolved
-            entries.append(Offer(key, tracing.outputs(resolved.predictor), evidence=evidence(resolved.plan)))
+            entries.append(WorkbookOffer(key, tracing.outputs(resolved.predictor), evidence=evidence(resolved.plan)))
         except RooflinekitError as error:
-            entries.append(Offer(key, None, str(error)))
+            entries.append(WorkbookOffer(key, None, str(error)))
             continue
         notes.update(dict.fromkeys(resolved.warnings))
         runs[combination], names[combination] = resolved, (model, gpu, scenario)
@@ -301,7 +295,7 @@ def make_offers(choices: Choices, planned: Planned) -> Offers:
     graphs = [entry.traced for entry in entries if entry.traced is not None]
     fitted = {found.plan.system.accelerator.name: found.plan.calibration for found in runs.values()}
     start = _start(runs, planned)
-    return Offers(
+    return WorkbookOffers(
         lists=lists,
         start=start,
         rivals=tuple(Rival(found, int(start[2]), planned.prices.get(name)) for name, (_, found) in gpus.items()),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rooflinekit.model.graph.cells import Cell, literal, when
-from rooflinekit.report.workbook.calculation import Calculation, Found
+from rooflinekit.report.workbook.calculation import Calculation, PointResults
 from rooflinekit.report.workbook.sheet import Book, Lines, Sheet, shown, status_colours
 
 _GRID = {"visible": True, "line": {"color": "#D9D9D9"}}
@@ -111,13 +111,13 @@ def told(status: Cell) -> Cell:
     return status.equals("FITS") | status.equals("OOM")
 
 
-def _rates(point: Found, batch: Cell, osl: Cell) -> tuple[Cell, Cell]:
+def _rates(point: PointResults, batch: Cell, osl: Cell) -> tuple[Cell, Cell]:
     """Time of a whole answer, and output tokens a second."""
     whole = point["ttft.expected"] + (osl - 1.0) * point["tpot.expected"]
     return whole, batch * osl / whole
 
 
-def write_results(book: Book, calculation: Calculation, point: Found) -> None:
+def write_results(book: Book, calculation: Calculation, point: PointResults) -> None:
     """The answer at the operating point of Inputs, as `rooflinekit estimate` gives it."""
     note = "A batch in which all prompts come at once; sheet Fleet has the deployment under load."
     sheet = book.sheet("Results", "Results at one operating point", note)
@@ -176,7 +176,9 @@ def sweep_inputs(book: Book, name: str, values: Sequence[int]) -> list[Cell]:
     return [sheet.put(row, 0, float(value), "input_whole") for row, value in enumerate(values, _SWEEP_HEAD + 1)]
 
 
-def write_sweep(book: Book, calculation: Calculation, name: str, points: Sequence[tuple[Cell, Cell, Found]]) -> None:
+def write_sweep(
+    book: Book, calculation: Calculation, name: str, points: Sequence[tuple[Cell, Cell, PointResults]]
+) -> None:
     """One row a point (batch, output length, results); the first column has been filled in with what varies."""
     sheet = book.sheet(name)
     sheet.page.set_column(0, 12, 13)
@@ -210,7 +212,7 @@ _KERNEL = (
 )  # fmt: skip
 
 
-def write_kernels(book: Book, calculation: Calculation, point: Found) -> None:
+def write_kernels(book: Book, calculation: Calculation, point: PointResults) -> None:
     """Every kernel of the operating point; those that the chosen deployment has not are empty."""
     note = "Prefill: one step over all prompts. Decode: one step at the mean context. All launches, on one GPU."
     sheet = book.sheet("Kernels", "Kernels at the operating point of Inputs", note)

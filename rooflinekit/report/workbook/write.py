@@ -12,11 +12,11 @@ from functools import reduce
 from pathlib import Path
 
 from rooflinekit.model.graph.cells import Cell, composed, function, literal, when
-from rooflinekit.report.workbook.calculation import Calculation, Found, block_of, write_labels
+from rooflinekit.report.workbook.calculation import Calculation, PointResults, block_of, write_labels
 from rooflinekit.report.workbook.curves import Curve, write_curves, write_loads
 from rooflinekit.report.workbook.data import lists, price_of, write_constants, write_gpus, write_models, write_tables
 from rooflinekit.report.workbook.inputs import OWNED, RENTED, Inputs, read_words, write_inputs
-from rooflinekit.report.workbook.offers import Choices, Offers, Planned, make_offers
+from rooflinekit.report.workbook.offers import Choices, Planned, WorkbookOffers, make_offers
 from rooflinekit.report.workbook.sheet import Book, Lines, Sheet, known, shown, status_colours
 from rooflinekit.report.workbook.views import (
     Area,
@@ -171,7 +171,7 @@ def _by_headroom(lines: Lines, inputs: Inputs, fleet: FleetCells, headrooms: Seq
     draw(book, "bars", Area(sheet, row + 1, last, (2,)), told, (last + 2, 0))
 
 
-def write_tco(book: Book, inputs: Inputs, offers: Offers, served: ServedCells) -> None:
+def write_tco(book: Book, inputs: Inputs, offers: WorkbookOffers, served: ServedCells) -> None:
     """Write the cost of the fleet, rented and owned."""
     told = "The fleet of sheet Fleet, all year round. Engineers, network transit and software are left out."
     sheet = book.sheet("TCO", "Total cost of ownership", told)
@@ -190,7 +190,7 @@ def write_tco(book: Book, inputs: Inputs, offers: Offers, served: ServedCells) -
     _by_year(book, sheet, lines.row + 1, inputs, (rented, energy, gpus * inputs["capex"]))
 
 
-def _running(lines: Lines, inputs: Inputs, offers: Offers, served: ServedCells) -> tuple[Cell, Cell]:
+def _running(lines: Lines, inputs: Inputs, offers: WorkbookOffers, served: ServedCells) -> tuple[Cell, Cell]:
     """Power at the meter, and rent; "n/a" where a price or a power is not known."""
     at = [gpu.name for gpu in offers.gpus].index(inputs["gpu"].value)
     rival, unknown = offers.rivals[at], "0: not known, enter yours on sheet GPUs or Inputs"
@@ -248,7 +248,7 @@ _HOUR = 7  # the column of the cost
 _RANKED = 16  # a column that nobody sees: the cost of those measured
 
 
-def compare_inputs(book: Book, inputs: Inputs, offers: Offers) -> dict[str, list[Cell]]:
+def compare_inputs(book: Book, inputs: Inputs, offers: WorkbookOffers) -> dict[str, list[Cell]]:
     """The deployment of each accelerator: that of Inputs, on a split of its own that may be changed here."""
     note = (
         "Model, formats, demand and headroom are those of Inputs, and fleets are sized as `plan` sizes them. Yellow "
@@ -268,7 +268,11 @@ def compare_inputs(book: Book, inputs: Inputs, offers: Offers) -> dict[str, list
 
 
 def write_comparison(
-    book: Book, offers: Offers, calculations: Mapping[str, Calculation], curves: Mapping[str, Curve], planned: Planned
+    book: Book,
+    offers: WorkbookOffers,
+    calculations: Mapping[str, Calculation],
+    curves: Mapping[str, Curve],
+    planned: Planned,
 ) -> None:
     """Replicas, cost and evidence of each accelerator, at the peak of sheet Fleet."""
     inputs = next(iter(calculations.values())).inputs
@@ -334,7 +338,7 @@ def _rank(sheet: Sheet, costs: Sequence[tuple[Cell, Cell]]) -> None:
 _LINE, _WIDTH = 15, 115  # points of a line of text, and letters that fit into it
 
 
-def write_notes(book: Book, offers: Offers, asked: str, engine: str) -> None:
+def write_notes(book: Book, offers: WorkbookOffers, asked: str, engine: str) -> None:
     """Version, inputs, calibrations with their hashes, assumptions, sources, what is not offered and why."""
     sheet = book.sheet("Notes", "Notes")
     sheet.widths(40, 120)
@@ -350,7 +354,7 @@ def write_notes(book: Book, offers: Offers, asked: str, engine: str) -> None:
         row += 1
 
 
-def _sections(offers: Offers, asked: str, engine: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+def _sections(offers: WorkbookOffers, asked: str, engine: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     yield "Made by", [("rooflinekit", __version__), ("engine", engine), ("inputs when made", asked)]
     yield "Calibrations", list(offers.calibrations.items())
     yield "Assumptions", [("", text) for text in read_words()["assumptions"]]
@@ -408,7 +412,7 @@ def write_workbook(
     return BuiltWorkbook(len(offers.entries) - len(refused), refused, path.stat().st_size)
 
 
-def _fill(book: Book, offers: Offers, choices: Choices, planned: Planned, workers: int) -> None:
+def _fill(book: Book, offers: WorkbookOffers, choices: Choices, planned: Planned, workers: int) -> None:
     for name in (*_READ, *_BEHIND):
         sheet = book.sheet(name)
         sheet.page.set_tab_color(_COLOURS.get(name, "#BFBFBF"))
@@ -431,7 +435,7 @@ def _fill(book: Book, offers: Offers, choices: Choices, planned: Planned, worker
     write_kernels(book, calculation, main)
     osl = inputs["osl"]
     for name, values in (("Batch sweep", choices.batches), ("Context sweep", choices.contexts)):
-        points: list[tuple[Cell, Cell, Found]] = []
+        points: list[tuple[Cell, Cell, PointResults]] = []
         for cell in sweep_inputs(book, name, values):
             batch, isl = (cell, inputs["isl"]) if name == "Batch sweep" else (inputs["batch"], cell)
             points.append((batch, osl, calculation.point(f"{name.lower()} {len(points) + 1}", batch, isl, osl)))

@@ -117,10 +117,7 @@ def widening(reach: str) -> dict[str, float]:
 
 
 def serving_engine(name: str) -> str:
-    """The engine that runs a library's kernels (calibrations/transfer.yaml); an engine runs its own.
-
-    Raises UnknownNameError for a name that is neither.
-    """
+    """The engine that runs a library's kernels (calibrations/transfer.yaml); an engine runs its own."""
     libraries = transfer_rule()["libraries"]
     if name not in libraries and name not in ENGINES:
         raise UnknownNameError("engine", name, [known for known in ENGINES if known != "ideal"])

@@ -29,7 +29,7 @@ from rooflinekit.specs.calibration.served import KEY, read_served
 from rooflinekit.specs.files import kept, parse_yaml, read_text, read_yaml
 from rooflinekit.specs.hardware import load_accelerator
 from rooflinekit.specs.places import admitted, spec_dir
-from rooflinekit.specs.section import Layout, Section
+from rooflinekit.specs.section import FileLayout, FileSection
 
 FORM = "physical-1"
 """Name of the set of time forms that a file's parameters belong to."""
@@ -51,7 +51,7 @@ SERVED = "/served"
 _USUAL = "assumption: usual parameters of measured ones, within a factor of 3"
 
 
-class _CalibrationFile(Layout):
+class _CalibrationFile(FileLayout):
     """The keys of a calibration file; what programs wrote without quotes is a text too."""
 
     name: Any
@@ -67,12 +67,12 @@ class _CalibrationFile(Layout):
     power: _PowerFactors | None = None
 
 
-class _Correction(Layout):
+class _Correction(FileLayout):
     axes: Mapping[str, tuple[float, ...]]
     percent: Any
 
 
-class _PowerFactors(Layout):
+class _PowerFactors(FileLayout):
     """Factors of the accelerator's law, from so many kernels; errors on shapes left out of the law and of them."""
 
     running: float
@@ -82,13 +82,13 @@ class _PowerFactors(Layout):
     error: float
 
 
-class _Interval(Layout):
+class _Interval(FileLayout):
     axis: str
     edges: tuple[float, ...]
     width: tuple[float, ...]
 
 
-class _Form(Layout):
+class _Form(FileLayout):
     parameters: Mapping[str, Any]
     frozen: tuple[str, ...]
     correction: _Correction | None = None
@@ -109,7 +109,7 @@ class _Fit(_Form):
     source: Any
 
 
-class _Borrowed(Layout):
+class _Borrowed(FileLayout):
     """A fit of another calibration, and what it reaches across; of this key there, where it is called otherwise."""
 
     borrowed: str
@@ -166,18 +166,12 @@ def _names(folder: Path) -> list[str]:
 
 
 def load_calibration(name: str) -> Calibration:
-    """Load a calibration by name or path.
-
-    Raises UnknownNameError for a name nobody knows, SpecError for a file that cannot be trusted.
-    """
+    """Load a calibration by name or path."""
     return kept(read_calibration, calibration_path(name))
 
 
 def calibration_path(name: str) -> Path:
-    """The file of a calibration, by name or path.
-
-    Raises UnknownNameError for a name nobody knows.
-    """
+    """The file of a calibration, by name or path."""
     path = Path(name)
     if path.suffix in (".yaml", ".yml") or (admitted(path) and path.is_file()):
         return path
@@ -187,11 +181,8 @@ def calibration_path(name: str) -> Path:
 
 
 def read_calibration(path: Path) -> Calibration:
-    """Read and check one file.
-
-    Raises SpecError naming file, key and value: unknown or missing key, parameter outside its physical bounds.
-    """
-    root = Section(path, "", read_yaml(path))
+    """Read and check one file."""
+    root = FileSection(path, "", read_yaml(path))
     file = root.read(_CalibrationFile)
     if file.form != FORM:
         root.refuse("form", f"{file.form!r} is not known; known: {FORM}")
@@ -226,7 +217,7 @@ _STEPS_FROM = 40
 number is an assumption."""
 
 
-def _family(listed: Section, key: str, accelerator: str) -> FamilyFit:
+def _family(listed: FileSection, key: str, accelerator: str) -> FamilyFit:
     kind = next((form for family, form in FORMS.items() if family == str(key).split("/", maxsplit=1)[0]), None)
     if kind is None:
         near = nearest_of(str(key), FAMILIES)
@@ -247,7 +238,7 @@ def _family(listed: Section, key: str, accelerator: str) -> FamilyFit:
     return _formed(about, section, fit)
 
 
-def _formed(about: FamilyFit, section: Section, fit: _Form) -> FamilyFit:
+def _formed(about: FamilyFit, section: FileSection, fit: _Form) -> FamilyFit:
     """A fit with its form and correction, and with those of the kernels that run beyond a shape, and a larger one."""
     form, spread = _form(section.section("parameters"), type(about.form))
     near = replace(about, form=form, spread=spread, frozen=fit.frozen, surface=_surface(section, fit.correction))
@@ -259,7 +250,7 @@ def _formed(about: FamilyFit, section: Section, fit: _Form) -> FamilyFit:
     return replace(near, beyond=Beyond(other.axis, other.start, _formed(about, beyond, other)))
 
 
-def _borrowed(section: Section, key: str, accelerator: str) -> FamilyFit:
+def _borrowed(section: FileSection, key: str, accelerator: str) -> FamilyFit:
     """The fit of the same key in a shipped calibration, which has measured it, with wider intervals."""
     entry = section.read(_Borrowed)
     if entry.borrowed not in calibration_names():
@@ -267,7 +258,7 @@ def _borrowed(section: Section, key: str, accelerator: str) -> FamilyFit:
         section.refuse("borrowed", f"no calibration {entry.borrowed!r}; nearest: {near}")
     path = calibration_path(entry.borrowed)
     key = entry.key or key
-    lender = Section(path, "", _entry(path, key)).section("families")
+    lender = FileSection(path, "", _entry(path, key)).section("families")
     if key not in lender.data or "borrowed" in lender.section(key).data:
         section.refuse("borrowed", f"{entry.borrowed} has not measured {key}")
     rule = transfer_rule()["widening"]
@@ -287,7 +278,7 @@ def _entry(path: Path, key: str) -> dict[str, Any]:
     return {"families": (parse_yaml(lines[0]) if lines else None) or {}}
 
 
-def _form(section: Section, kind: type[TimeForm]) -> tuple[TimeForm, dict[str, float]]:
+def _form(section: FileSection, kind: type[TimeForm]) -> tuple[TimeForm, dict[str, float]]:
     """A time form with its parameters and their standard errors, in SI."""
     known = parameters(kind)
     data = {**_ABSENT.get(kind, {}), **section.data}
@@ -310,7 +301,7 @@ def _form(section: Section, kind: type[TimeForm]) -> tuple[TimeForm, dict[str, f
     return kind(**values), spread
 
 
-def _surface(fit: Section, correction: _Correction | None) -> Surface | None:
+def _surface(fit: FileSection, correction: _Correction | None) -> Surface | None:
     if correction is None:
         return None
     section, axes = fit.section("correction"), []

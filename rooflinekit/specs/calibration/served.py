@@ -11,7 +11,7 @@ from typing import Any
 from rooflinekit.model.types.engine import OwnLoad, ServedCosts, StepCosts
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.specs.engines import UNITLESS, read_facts
-from rooflinekit.specs.section import EMPTY, Layout, Section
+from rooflinekit.specs.section import EMPTY, FileLayout, FileSection
 from rooflinekit.version import __version__
 
 KEY = "serving"
@@ -53,7 +53,7 @@ class ServedLoad:
     tpot: float | None = None
 
 
-class _Served(Layout):
+class _Served(FileLayout):
     """The keys of the section."""
 
     accelerator: str
@@ -99,7 +99,7 @@ class FittedCosts:
 
 def read_served(path: Path, data: Mapping[str, Any]) -> ServedCosts:
     """Read and check the section; raises SpecError by file, key and value."""
-    section = Section(path, "", data).section(KEY).with_sources()
+    section = FileSection(path, "", data).section(KEY).with_sources()
     file = section.read(_Served)
     costs, provenance = read_facts(section.section("costs"), StepCosts)
     errors = section.section("errors")
@@ -111,7 +111,7 @@ def read_served(path: Path, data: Mapping[str, Any]) -> ServedCosts:
     )  # fmt: skip
 
 
-def _loads(section: Section, listed: Sequence[ServedLoad]) -> dict[tuple[str, int], tuple[OwnLoad, ...]]:
+def _loads(section: FileSection, listed: Sequence[ServedLoad]) -> dict[tuple[str, int], tuple[OwnLoad, ...]]:
     """Loads by model and accelerators, with logarithms."""
     found: dict[tuple[str, int], tuple[OwnLoad, ...]] = {}
     for number, each in enumerate(listed):
@@ -125,7 +125,7 @@ def _loads(section: Section, listed: Sequence[ServedLoad]) -> dict[tuple[str, in
     return found
 
 
-def _error(errors: Section, key: str) -> float:
+def _error(errors: FileSection, key: str) -> float:
     """A standard error: a time with its unit, or a number above 0."""
     if key not in UNITLESS:
         return errors.quantity(key, "s")
