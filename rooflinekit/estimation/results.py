@@ -311,7 +311,7 @@ class Estimate(DeploymentAnswer):
     load: LoadResult | None  #: under load: what users feel; None for a static batch
     energy: EnergyResult | None  #: None where the accelerator's power limit is not known
     measure: list[dict[str, str]]  #: the command of each benchmark client that measures this, with its name as `tool`
-    provenance: tuple[Provenance, ...] = field(repr=False)
+    provenance: Sequence[Provenance] = field(repr=False)
     warnings: tuple[str, ...]
 
     def to_row(self) -> dict[str, Any]:

@@ -103,7 +103,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
     Raises SpecError as `read_text`, and if it is not valid YAML, repeats a key, or is not a mapping.
     """
-    text = read_text(path)
+    return mapping_in(path, read_text(path))
+
+
+def mapping_in(path: Path, text: str) -> dict[str, Any]:
+    """The mapping in a part of a YAML file; raises SpecError as `read_yaml`, with lines of the part."""
     try:
         data = parse_yaml(text)
     except _RepeatedKeyError as error:
