@@ -120,7 +120,7 @@ class _Borrowed(Layout):
 
 def transfer_rule() -> dict[str, Any]:
     """Rule about stand-ins in calibrations/transfer.yaml."""
-    return kept(read_yaml, spec_dir("accelerator") / "calibrations" / "transfer.yaml")
+    return kept(read_yaml, _folder() / "transfer.yaml")
 
 
 def kernel_entry(engine: str, chip: str, key: str) -> Mapping[str, Any] | None:
@@ -129,7 +129,7 @@ def kernel_entry(engine: str, chip: str, key: str) -> Mapping[str, Any] | None:
     >>> kernel_entry("vllm", "h200-sxm", "moe/bf16")["kernel"]
     'TritonExperts'
     """
-    listed = kept(read_yaml, spec_dir("accelerator") / "calibrations" / "kernels.yaml").get(engine, ())
+    listed = kept(read_yaml, _folder() / "kernels.yaml").get(engine, ())
     fitting = [each for each in listed if key.startswith(each["fit"]) and chip in each.get("chips", [chip])]
     return max(fitting, key=lambda each: (len(each["fit"]), "chips" in each), default=None)
 
@@ -159,7 +159,12 @@ def carried(fit: FamilyFit, lender: str, here: Accelerator, reach: str) -> Famil
 
 def calibration_names() -> list[str]:
     """Names of the calibrations that are shipped."""
-    return [*kept(_names, spec_dir("accelerator") / "calibrations")]
+    return [*kept(_names, _folder())]
+
+
+@cache
+def _folder() -> Path:
+    return spec_dir("accelerator") / "calibrations"
 
 
 def _names(folder: Path) -> list[str]:
@@ -172,7 +177,7 @@ def load_calibration(name: str) -> Calibration:
     Raises UnknownNameError for a name nobody knows, SpecError for a file that cannot be trusted.
     """
     path = calibration_path(name)
-    return kept(_shipped if path.parent == spec_dir("accelerator") / "calibrations" else read_calibration, path)
+    return kept(_shipped if path.parent == _folder() else read_calibration, path)
 
 
 def calibration_path(name: str) -> Path:
@@ -185,7 +190,7 @@ def calibration_path(name: str) -> Path:
         return path
     if name not in (known := calibration_names()):
         raise UnknownNameError("calibration", name, [*known, "none"])
-    return spec_dir("accelerator") / "calibrations" / f"{name}.yaml"
+    return _folder() / f"{name}.yaml"
 
 
 def read_calibration(path: Path) -> Calibration:
