@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.specs.delimited import standard_input
@@ -27,6 +26,8 @@ def pasted(files: Sequence[str]) -> Iterator[list[str]]:
     data = sys.stdin.buffer.read()
     if not data.strip():
         raise InputError("standard input is empty; paste a result, or pipe a file in")
+    from tempfile import TemporaryDirectory  # most commands read none
+
     with TemporaryDirectory() as folder:
         path = Path(folder, f"{_NAME}{_suffix(data)}")
         path.write_bytes(data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -40,6 +40,7 @@ from rooflinekit.model.speculation import speculate
 from rooflinekit.model.step import Plan, make_plan
 from rooflinekit.model.timing.calibrated import Calibration
 from rooflinekit.model.timing.forms import parameters
+from rooflinekit.model.types.answer import Later
 from rooflinekit.model.types.deployment import ENGINES, Deployment, unknown_engine
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.engine import Engine, EngineSettings
@@ -488,8 +489,12 @@ def image_inputs(plan: Plan) -> dict[str, Any]:
 
 
 @once
-def _provenance(plan: Plan) -> tuple[Provenance, ...]:
-    """Origins of the numbers behind the answer."""
+def _provenance(plan: Plan) -> Later[Provenance]:
+    """Origins of the numbers behind the answer: a thousand, which few look at."""
+    return Later(partial(_origins, plan))
+
+
+def _origins(plan: Plan) -> list[Provenance]:
     model, calibration = plan.model, plan.calibration
     entries = [Provenance("model architecture", float(model.depth), "layers", model.source or model.origin)]
     accelerator = plan.system.accelerator
@@ -507,4 +512,4 @@ def _provenance(plan: Plan) -> tuple[Provenance, ...]:
                 unit = "s" if bounds.unit == "us" else bounds.unit
                 entries.append(Provenance(label, getattr(fit.form, part), unit, source))
             entries.append(Provenance(f"calibration.{name}.error", fit.error, "mean on unseen shapes", source))
-    return tuple(entries)
+    return entries

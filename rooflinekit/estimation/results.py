@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, field, fields
 from functools import reduce
+from operator import attrgetter
 from typing import Any
 
 from rooflinekit.model.capacity import Memory
@@ -52,14 +53,14 @@ class KernelResult:
     ) -> KernelResult:
         """Read the scalars of one timed kernel; `split` is its time by cause, where that is known."""
         kernel, n, traffic = timed.kernel, timed.kernel.count, float(timed.kernel.bytes)
-        work = {key: n * float(getattr(kernel, key)) for key in _WORK}
+        flops, weights, read, written, moved, sent = (n * float(size) for size in _work(kernel))
         intensity = float(kernel.flops) / traffic if traffic else None
         law = board.power if board else None
         joules = float(kernel_energy(timed, board, law).total) if board and law else None
         return cls(
-            kernel.name, kernel.family, n, kernel.dtype.value, **work, intensity=intensity,
-            time_us=float(timed.expected) * 1e6, bound_us=float(timed.bound) * 1e6, bound=regime(timed, split),
-            energy_uj=None if joules is None else joules * 1e6,
+            kernel.name, kernel.family, n, kernel.dtype.value, flops, weights, read, written, moved, sent, intensity,
+            float(timed.expected) * 1e6, float(timed.bound) * 1e6, regime(timed, split),
+            None if joules is None else joules * 1e6,
         )  # fmt: skip
 
     @property
@@ -68,7 +69,7 @@ class KernelResult:
         return self.weight_bytes + self.kv_read_bytes + self.kv_write_bytes + self.activation_bytes
 
 
-_WORK = ("flops", "weight_bytes", "kv_read_bytes", "kv_write_bytes", "activation_bytes", "network_bytes")
+_work = attrgetter("flops", "weight_bytes", "kv_read_bytes", "kv_write_bytes", "activation_bytes", "network_bytes")
 
 
 def time_by_cause(timed: KernelTime) -> dict[str, Numeric]:
@@ -311,7 +312,7 @@ class Estimate(DeploymentAnswer):
     load: LoadResult | None  #: under load: what users feel; None for a static batch
     energy: EnergyResult | None  #: None where the accelerator's power limit is not known
     measure: list[dict[str, str]]  #: the command of each benchmark client that measures this, with its name as `tool`
-    provenance: tuple[Provenance, ...] = field(repr=False)
+    provenance: Sequence[Provenance] = field(repr=False)
     warnings: tuple[str, ...]
 
     def to_row(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ more than the limit, the board lowers its clock and voltage until it fits. Calib
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from operator import add, attrgetter
 
@@ -96,8 +96,19 @@ class Energy:
         """All of it [J]."""
         return sum(_parts(self), 0.0)
 
+    @property
+    def work(self) -> Numeric:
+        """All but what the board takes besides [J]."""
+        return sum(_parts(self)[:_BESIDES], 0.0)
+
     def __add__(self, other: Energy) -> Energy:
         return Energy(*map(add, _parts(self), _parts(other)))
+
+    @classmethod
+    def sum(cls, weighted: Iterable[tuple[Numeric, Energy]]) -> Energy:
+        """Sum of energies, each so many times."""
+        columns = zip(*([part * count for part in _parts(each)] for count, each in weighted), strict=True)
+        return cls(*[sum(column, 0.0) for column in columns])
 
     def times(self, factor: Numeric) -> Energy:
         """Multiply the energy."""
@@ -114,6 +125,7 @@ class Energy:
 
 PARTS = tuple(entry.name for entry in fields(Energy))
 _parts = attrgetter(*PARTS)
+_BESIDES = PARTS.index("running")
 
 
 def kernel_energy(timed: KernelTime, accelerator: Accelerator, law: PowerLaw, warm: bool = False) -> Energy:
@@ -122,20 +134,33 @@ def kernel_energy(timed: KernelTime, accelerator: Accelerator, law: PowerLaw, wa
     Weights and keys come from memory; activations from the last cache up to its size. `warm`: what fits into the last
     cache comes from there, as in a benchmark loop. No kernel runs in what an engine adds to a step.
     """
+    known = vars(timed).get("_energy")  # a kernel and a step both ask
+    if known is None or known[0] is not accelerator or known[1] is not law or known[2] is not warm:
+        known = accelerator, law, warm, _kernel_energy(timed, accelerator, law, warm)
+        vars(timed)["_energy"] = known
+    energy: Energy = known[3]
+    return energy
+
+
+def _kernel_energy(timed: KernelTime, accelerator: Accelerator, law: PowerLaw, warm: bool) -> Energy:
     kernel, time = timed.kernel, timed.expected
     if kernel.family == "host" or kernel.on_host:
         return idle_energy(law, time)
     asked = _asked(timed, accelerator, law, _each(law.flop, kernel), warm)
     total = asked.total
     kept = limited_energy(total, law.held, law.limit, time) / maximum(total, _NOTHING)
+    if kept.__class__ is float and kept == 1.0:
+        return asked
     return asked.times(named(kept, "kept", "share of it that the board's limit leaves")).labelled(kernel.name, "")
 
 
 def _each(known: Mapping[Dtype, float], kernel: Kernel) -> float:
     """J/FLOP of a kernel's number format, or of the wide one that stands in, as it does for all of attention."""
-    units = () if kernel.family in _ATTENTION else (kernel.dtype.unit,)
-    units = *units, Dtype.BF16, Dtype.FP16, *known
-    return next(known[unit] for unit in units if unit in known)
+    own = Dtype.BF16 if kernel.family in _ATTENTION else kernel.dtype.unit
+    for unit in (own, Dtype.BF16, Dtype.FP16):
+        if unit in known:
+            return known[unit]
+    return next(iter(known.values()))
 
 
 def _asked(timed: KernelTime, accelerator: Accelerator, law: PowerLaw, each: float, warm: bool = False) -> Energy:
@@ -181,11 +206,13 @@ def sustained(timed: KernelTime, accelerator: Accelerator) -> KernelTime:
         return timed
     each = _each(law.ask, kernel)
     burst = named(timed.expected, "burst", "time at the clock of a burst", "s")
-    energy = _asked(replace(timed, expected=burst), accelerator, law, each)
-    work = named(replace(energy, running=0.0).total, "E_work", "energy of the work at the clock of a burst", "J")
+    energy = _asked(timed if burst is timed.expected else replace(timed, expected=burst), accelerator, law, each)
+    work = named(energy.work, "E_work", "energy of the work at the clock of a burst", "J")
     asked = named((work + energy.running) / maximum(burst, _NOTHING), *_ASKED)
     part = named(energy.arithmetic / maximum(work, _NOTHING), "a", "arithmetic's share of what the work draws")
     slower = slowdown(asked, accelerator.tdp_w, part, burst / kernel.count, law.settled)
+    if slower.__class__ is float and slower == 1.0:
+        return timed
     return timed.changed(lambda end: slower * end, compute=slower * timed.compute)
 
 

@@ -97,7 +97,11 @@ def read_text(path: Path) -> str:
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping that a YAML file holds."""
-    text = read_text(path)
+    return mapping_in(path, read_text(path))
+
+
+def mapping_in(path: Path, text: str) -> dict[str, Any]:
+    """The mapping in a part of a YAML file; an error names lines of the part."""
     try:
         data = parse_yaml(text)
     except _RepeatedKeyError as error:

@@ -18,7 +18,7 @@ from rooflinekit.decision.sensitivity.moves import METRICS, MoveAnswer, MoveQues
 from rooflinekit.load.answer import AskedLoad
 from rooflinekit.load.lengths import LogNormal
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.timing.calibrated import FamilyFit
+from rooflinekit.model.timing.calibrated import FamilyFit, Fits
 from rooflinekit.model.timing.forms import parameters
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.model import Attention, LatentAttention, Model
@@ -175,7 +175,7 @@ def scaled(predictor: Predictor, resource: str, factor: float) -> Predictor:
             costs, calibration = plan.engine.costs, plan.calibration
             costs = replace(costs, **times(costs, *(_HOST if resource == "host" else ("collective",))))
             if resource == "launch" and calibration is not None:
-                families = {name: _latencies(fit, factor) for name, fit in calibration.families.items()}
+                families = Fits.of(calibration.families).changed(lambda fit: _latencies(fit, factor))
                 calibration = replace(calibration, families=families)
             return predictor.on(replace(plan, engine=replace(plan.engine, costs=costs), calibration=calibration))
         case _ if resource not in RESOURCES:

@@ -14,7 +14,7 @@ from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.serving.energy import load_power, static_power
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan, make_plan
-from rooflinekit.model.timing.calibrated import FamilyFit
+from rooflinekit.model.timing.calibrated import FamilyFit, Fits
 from rooflinekit.model.types.answer import Plain
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
@@ -169,7 +169,7 @@ class Setting:
         found = resolve(self.model, self.gpu, self.deployment, self.calibration, self.draft)
         if self.kernel is not None and (own := found.predictor.plan.calibration) is not None:
             key, fit = self.kernel
-            tried = replace(own, families={**own.families, key: fit})
+            tried = replace(own, families=Fits.of(own.families) | {key: fit})
             return found.predictor.on(replace(found.predictor.plan, calibration=tried)), found.warnings
         if self.model_change is None:
             return found.predictor, found.warnings

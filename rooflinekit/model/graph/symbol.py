@@ -318,6 +318,8 @@ def formula(symbol: str, meaning: str, unit: str = "", source: str = "") -> Call
         @wraps(function)
         def called(*given: P.args, **options: P.kwargs) -> R:
             value = function(*given, **options)
+            if value.__class__ is float:
+                return value
             if isinstance(value, Symbol) and value.pool.names:
                 return cast("R", value.pool.apply("named", value, quantity))
             return value

@@ -8,7 +8,6 @@ placed with regard to it. Everything is worked out once for a layer's numbers, a
 from __future__ import annotations
 
 import math
-import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
@@ -328,7 +327,9 @@ def _profiles(routing: Routing) -> tuple[tuple[Load, ...], ...]:
 
 
 def _random_placements(shares: Sequence[float], ranks: int) -> Iterator[list[list[float]]]:
-    draw, order, held = random.Random(0), list(shares), len(shares) // ranks
+    from random import Random  # noqa: PLC0415 - most models have no experts to place
+
+    draw, order, held = Random(0), list(shares), len(shares) // ranks
     for _ in range(_PLACEMENTS):
         draw.shuffle(order)
         yield [order[start : start + held] for start in range(0, len(order), held)]

@@ -65,7 +65,7 @@ def step_of(predictor: Predictor, kernels: Iterable[KernelTime], seconds: Numeri
     law, timed, deployment = _law(predictor), tuple(kernels), plan.deployment
     boards = [deployment.boards(each.kernel.place) / deployment.stage for each in timed]  # 1 but in another group
     busy = parts * sum((n * each.expected for n, each in zip(boards, timed, strict=True)), 0.0)
-    energy = sum((plan.energy(each).times(n) for n, each in zip(boards, timed, strict=True)), Energy()).times(parts)
+    energy = Energy.sum(zip(boards, map(plan.energy, timed), strict=True)).times(parts)
     waits = idle_energy(law, deployment.gpus / deployment.stage * seconds - busy)
     return (energy + waits).labelled("", ", in a step").times(float(deployment.stage))
 

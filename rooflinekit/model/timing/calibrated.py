@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import field
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import pairwise, product
 
 from rooflinekit.model.graph.symbol import UNKNOWN, Symbol, named
@@ -298,6 +298,60 @@ class FamilyFit:
             meaning = f"correction: measured over form at {at}; 1 where nothing was measured"
             ratio = named(ratio, "r", meaning, source=f"table over {self.source}")
         return replace(form, total=total * ratio)
+
+
+class Fits(Mapping[str, FamilyFit]):
+    """Fits by key, each made when it is first needed: a step needs ten of a hundred.
+
+    >>> made = []
+    >>> fits = Fits(dict.fromkeys(("gemm", "gemm/bf16"), cache(lambda: made.append("gemm/bf16"))))
+    >>> "gemm" in fits, made
+    (True, [])
+    >>> fits["gemm"] is fits["gemm/bf16"], made  # keys of one maker have one fit
+    (True, ['gemm/bf16'])
+    """
+
+    def __init__(self, makers: Mapping[str, Callable[[], FamilyFit]]) -> None:
+        self.makers = makers
+
+    @classmethod
+    def of(cls, fits: Mapping[str, FamilyFit]) -> Fits:
+        """Fits as they are; those of a dictionary are made already."""
+        if isinstance(fits, Fits):
+            return fits
+        makers = {id(fit): partial(_itself, fit) for fit in fits.values()}
+        return cls({key: makers[id(fit)] for key, fit in fits.items()})
+
+    def changed(self, change: Callable[[FamilyFit], FamilyFit]) -> Fits:
+        """All of them changed alike."""
+        others = {maker: cache(partial(_changed, change, maker)) for maker in self.makers.values()}
+        return Fits({key: others[maker] for key, maker in self.makers.items()})
+
+    def __getitem__(self, key: str) -> FamilyFit:
+        return self.makers[key]()
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.makers
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.makers)
+
+    def __len__(self) -> int:
+        return len(self.makers)
+
+    def __or__(self, others: Mapping[str, FamilyFit]) -> Fits:
+        return Fits({**self.makers, **Fits.of(others).makers})
+
+    def __reduce__(self) -> tuple[type[dict[str, FamilyFit]], tuple[dict[str, FamilyFit]]]:
+        return dict, (dict(self),)
+
+
+def _itself(fit: FamilyFit) -> FamilyFit:
+    return fit
+
+
+def _changed(change: Callable[[FamilyFit], FamilyFit], maker: Callable[[], FamilyFit]) -> FamilyFit:
+    return change(maker())
 
 
 def _known(place: Numeric) -> bool:

@@ -3,14 +3,51 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from rooflinekit.model.types.frozen import dataclass
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+T = TypeVar("T")
+
+
+class Later(Sequence[T]):
+    """A long part of an answer, made when somebody first looks at it; a copy or a pickle of it is a tuple.
+
+    >>> Later(lambda: [1, 2]) == (1, 2), len(Later(lambda: "abc")), Later(lambda: [1, 2])[0]
+    (True, 3, 1)
+    """
+
+    def __init__(self, make: Callable[[], Iterable[T]]) -> None:
+        self._make = make
+
+    @cached_property
+    def _values(self) -> tuple[T, ...]:
+        return tuple(self._make())
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._values[place]
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, (tuple, Later)) and self._values == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(self._values)
+
+    def __repr__(self) -> str:
+        return repr(self._values)
+
+    def __reduce__(self) -> tuple[type[tuple[T, ...]], tuple[tuple[T, ...]]]:
+        return tuple, (self._values,)
 
 
 def plain(value: Any) -> Any:
@@ -26,7 +63,7 @@ def plain(value: Any) -> Any:
         return plain_fields(value)
     if isinstance(value, Mapping):
         return {key: plain(each) for key, each in value.items()}
-    return [plain(each) for each in value] if isinstance(value, (list, tuple)) else value
+    return [plain(each) for each in value] if isinstance(value, (list, tuple, Later)) else value
 
 
 def plain_fields(value: Any) -> dict[str, Any]:

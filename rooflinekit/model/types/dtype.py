@@ -87,6 +87,7 @@ class Dtype(Enum):
             known = object.__new__(cls)
             known._name_ = known._value_ = name
             _BYTES[known] = _size(known, float(found[1]) / 8)
+            _UNITS[known] = Dtype.INT4 if known.bytes < _UNPACKED_AS_BYTES else Dtype.INT8  # kernels that unpack them
             cls._value2member_map_[name] = known
         return known
 
@@ -111,8 +112,6 @@ class Dtype(Enum):
         >>> Dtype.FP8_BLOCK.unit
         <Dtype.FP8: 'fp8'>
         """
-        if self.by_bits:  # the kernels that unpack such weights
-            return Dtype.INT4 if self.bytes < _UNPACKED_AS_BYTES else Dtype.INT8
         return _UNITS.get(self, self)
 
     @property

@@ -7,9 +7,11 @@ The standard library compiles six methods of each class one by one, which took a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from dataclasses import MISSING, FrozenInstanceError, field, fields
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import MISSING, Field, FrozenInstanceError, field, fields
+from inspect import get_annotations
 from operator import attrgetter
+from types import MemberDescriptorType
 from typing import Any, Literal, NoReturn, TypeVar, dataclass_transform
 
 T = TypeVar("T")
@@ -29,20 +31,20 @@ def dataclass(*, frozen: Literal[True], eq: bool = True, slots: bool = False) ->
     """
 
     def made(cls: type[T]) -> type[T]:
-        whole = [vars(base)["__dataclass_params__"] for base in cls.__mro__ if "__dataclass_params__" in vars(base)]
-        for params in whole:  # under a frozen class the standard library makes no class of another kind
-            params.frozen = False
-        kind: Any = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots)(cls)
+        known = _fields_of(cls)
+        kind: Any = _slotted(cls, known) if slots else cls
         own = vars(kind)
-        for params in (*whole, kind.__dataclass_params__):
-            params.frozen = True
-        kind.__init__ = _initialiser(kind)
+        kind.__dataclass_fields__, kind.__dataclass_params__ = known, _PARAMS
+        every = tuple(known.values())
+        if "__match_args__" not in own:
+            kind.__match_args__ = tuple(each.name for each in every if not each.kw_only)  # type: ignore[misc]
+        kind.__init__ = _initialiser(kind, every)
         kind.__setattr__, kind.__delattr__ = _no_setting, _no_deleting
         kind.__getstate__, kind.__setstate__ = _state, _restore  # a pickle leaves out what was worked out since
         if "__repr__" not in own:
             kind.__repr__ = _shown
         if eq:
-            compared, hashed = (_values(kind, part) for part in ("compare", "hash"))
+            compared, hashed = (_values(every, part) for part in ("compare", "hash"))
             if "__eq__" not in own:
                 kind.__eq__ = lambda self, other: (
                     compared(self) == compared(other) if other.__class__ is self.__class__ else NotImplemented
@@ -54,6 +56,55 @@ def dataclass(*, frozen: Literal[True], eq: bool = True, slots: bool = False) ->
     return made
 
 
+@dataclasses.dataclass(frozen=True)
+class _Standard:
+    """A class of the standard library, whose marks the others carry, so that it knows them and their fields."""
+
+    one: None = None
+
+
+_PARAMS: Any = vars(_Standard)["__dataclass_params__"]
+_FIELD: Any = fields(_Standard)[0]
+
+
+def _fields_of(cls: type) -> dict[str, Any]:
+    """Fields by name, those of the classes above first; the class is left with their defaults alone."""
+    known: dict[str, Any] = {}
+    for base in cls.__mro__[-1:0:-1]:
+        known |= vars(base).get("__dataclass_fields__", {})
+    for name, kind in get_annotations(cls).items():
+        if str(kind).startswith("ClassVar"):
+            continue
+        default: Any = getattr(cls, name, MISSING)
+        if isinstance(default, MemberDescriptorType):  # the slot of a class above
+            default = MISSING
+        each: Any = default if isinstance(default, Field) else field(default=default)
+        each.name, each.type, each._field_type = name, kind, _FIELD._field_type
+        if each.kw_only is MISSING:
+            each.kw_only = False
+        if each.default.__class__.__hash__ is None:
+            raise ValueError(
+                f"mutable default {type(each.default)} for field {name} is not allowed: use default_factory"
+            )
+        known[name] = each
+        if each.default is not MISSING:
+            setattr(cls, name, each.default)
+        elif isinstance(default, Field):
+            delattr(cls, name)
+    return known
+
+
+def _slotted(cls: type, known: Iterable[str]) -> type:
+    """The class made again with a slot for each field that no class above has one for."""
+    above = {name for base in cls.__mro__[1:] for name in vars(base).get("__slots__", ())}
+    parts = {name: value for name, value in vars(cls).items() if name not in ("__dict__", "__weakref__")}
+    for name in known:
+        parts.pop(name, None)  # its default is in `__init__`
+    made = type(cls)(cls.__name__, cls.__bases__, {**parts, "__slots__": tuple(n for n in known if n not in above)})
+    made.__qualname__ = cls.__qualname__
+    return made
+
+
 def replace(value: T, **changes: Any) -> T:
     """Replace fields, as `dataclasses.replace` makes it, in half of the time."""
     for name in value.__dataclass_fields__:  # type: ignore[attr-defined]
@@ -62,11 +113,11 @@ def replace(value: T, **changes: Any) -> T:
     return type(value)(**changes)
 
 
-def _initialiser(cls: Any) -> Any:
+def _initialiser(cls: Any, every: Sequence[Field[Any]]) -> Any:
     """`__init__`, which sets the fields past the refusal to set them, and calls `__post_init__`."""
     known: dict[str, Any] = {"_set": _set, "_MISSING": MISSING}
     first, later, body = ["self"], ["*"], []
-    for each in fields(cls):
+    for each in every:
         name, value = each.name, each.name
         if each.default_factory is not MISSING:
             known[f"_default_{name}"] = each.default_factory
@@ -80,16 +131,14 @@ def _initialiser(cls: Any) -> Any:
     names = ", ".join([*first, *(later if len(later) > 1 else ())])
     made: dict[str, Any] = {}
     exec(f"def __init__({names}):\n" + "\n".join(body or [" pass"]), known, made)
-    made["__init__"].__annotations__ = {each.name: each.type for each in fields(cls)} | {"return": None}
+    made["__init__"].__annotations__ = {each.name: each.type for each in every} | {"return": None}
     return made["__init__"]
 
 
-def _values(cls: Any, part: str) -> Callable[[Any], tuple[Any, ...]]:
+def _values(every: Sequence[Field[Any]], part: str) -> Callable[[Any], tuple[Any, ...]]:
     """Values that are compared or hashed."""
-    chosen = [
-        (each.name, each.compare if part == "compare" or each.hash is None else each.hash) for each in fields(cls)
-    ]
-    names = [name for name, use in chosen if use]
+    whole = part == "compare"
+    names = [each.name for each in every if (each.compare if whole or each.hash is None else each.hash)]
     return attrgetter(*names) if len(names) > 1 else lambda self: tuple(getattr(self, name) for name in names)
 
 

@@ -136,9 +136,12 @@ class KernelTime(Time):
 
     def changed(self, change: Callable[[Numeric], Numeric], **parts: Any) -> KernelTime:
         """Change the time and interval, but not below the bound."""
-        for end in ("expected", "low", "high"):
-            parts[end] = maximum(change(getattr(self, end)), self.bound)
-        return replace(self, **parts)
+        bound, take = self.bound, parts.get
+        return KernelTime(
+            maximum(change(self.expected), bound), bound, maximum(change(self.low), bound),
+            maximum(change(self.high), bound), self.kernel, take("compute", self.compute), take("memory", self.memory),
+            take("network", self.network), take("overhead", self.overhead),
+        )  # fmt: skip
 
     def repeated(self, times: Numeric, kernel: Kernel) -> KernelTime:
         """Repeat the time, as launches of `kernel`."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from rooflinekit.model.timing.calibrated import Calibration
+from rooflinekit.model.timing.calibrated import Calibration, Fits
 from rooflinekit.model.types.deployment import ENGINES
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import UnknownNameError
@@ -55,9 +55,9 @@ def for_serving(calibration: Calibration) -> Calibration:
     They ran untuned in the benchmark (calibrations/transfer.yaml), or by another algorithm than the engine's default:
     then the calibration has another fit under the same key, that ends in `SERVED`.
     """
-    given = calibration.families
-    run = {id(given[key.removesuffix(SERVED)]): fit for key, fit in given.items() if key.endswith(SERVED)}
-    families, untuned = {key: run.get(id(fit), fit) for key, fit in given.items()}, {}
+    given = Fits.of(calibration.families).makers
+    run = {given[key.removesuffix(SERVED)]: maker for key, maker in given.items() if key.endswith(SERVED)}
+    families, untuned = {key: run.get(maker, maker) for key, maker in given.items()}, {}
     for entry in transfer_rule()["untuned"]:
         of = calibration.accelerator in entry["accelerators"] and calibration.engine.split()[0] in entry["engines"]
         for key in [key for key in families if of and key.startswith(entry["fit"])]:
@@ -65,7 +65,7 @@ def for_serving(calibration: Calibration) -> Calibration:
             if label[:1] in ("", "/") and entry["instead"] + label in families:
                 families[key] = families[entry["instead"] + label]
                 untuned[entry["fit"]] = entry["instead"]
-    return replace(calibration, families=families, untuned=untuned) if untuned or run else calibration
+    return replace(calibration, families=Fits(families), untuned=untuned) if untuned or run else calibration
 
 
 @once
@@ -84,18 +84,20 @@ def stand_in(
         f"no measurements of {accelerator.name} with {engine}: those of {name} are used ({REACH[reach]}). "
         f"Their wider intervals held {rule['tested'][reach]} of the kernels of accelerators left out"
     )
-    each = {id(fit): fit for fit in calibration.families.values()}  # one under two keys stays one
-    moved = {place: carried(fit, calibration.accelerator, accelerator, reach) for place, fit in each.items()}
-    families = {key: moved[id(fit)] for key, fit in calibration.families.items()}
-    wider = widening(reach)
+    families, wider = _carried(calibration, accelerator, reach).makers, widening(reach)
     if lender := _linked_alike(calibration, accelerator, engine):
         reach = reach_of(lender, accelerator, engine)
-        own = {key: fit for key, fit in lender.families.items() if key.startswith(_SENT)}
-        families = {key: fit for key, fit in families.items() if not key.startswith(_SENT)}
-        families |= {key: carried(fit, lender.accelerator, accelerator, reach) for key, fit in own.items()}
+        own = _carried(lender, accelerator, reach).makers
+        families = {key: maker for key, maker in families.items() if not key.startswith(_SENT)}
+        families |= {key: maker for key, maker in own.items() if key.startswith(_SENT)}
         kin = _same_maker(accelerator, lender.accelerator)
         wider |= {_SENT: widening("architecture" if kin else reach)[_SENT]}  # over links alike, by one library
-    return replace(calibration, families=families, widening=wider, power=None), note
+    return replace(calibration, families=Fits(families), widening=wider, power=None), note
+
+
+def _carried(calibration: Calibration, accelerator: Accelerator, reach: str) -> Fits:
+    """The fits of a calibration as they serve on another accelerator; one under two keys stays one."""
+    return Fits.of(calibration.families).changed(lambda fit: carried(fit, calibration.accelerator, accelerator, reach))
 
 
 _SENT = "collective"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.model.timing.calibrated import AXES, Axis, Beyond, Calibration, FamilyFit, Regimes, Surface
+from rooflinekit.model.timing.calibrated import AXES, Axis, Beyond, Calibration, FamilyFit, Fits, Regimes, Surface
 from rooflinekit.model.timing.forms import (
     FORMS,
     DecodeTime,
@@ -26,7 +27,7 @@ from rooflinekit.model.types.errors import SpecError, UnknownNameError, nearest_
 from rooflinekit.model.types.hardware import Accelerator, dense_clock
 from rooflinekit.model.types.kernel import FAMILIES, Family
 from rooflinekit.specs.calibration.served import KEY, read_served
-from rooflinekit.specs.files import kept, parse_yaml, read_text, read_yaml
+from rooflinekit.specs.files import kept, mapping_in, read_text, read_yaml
 from rooflinekit.specs.hardware import load_accelerator
 from rooflinekit.specs.places import admitted, spec_dir
 from rooflinekit.specs.section import FileLayout, FileSection
@@ -119,7 +120,7 @@ class _Borrowed(FileLayout):
 
 def transfer_rule() -> dict[str, Any]:
     """Rule about stand-ins in calibrations/transfer.yaml."""
-    return kept(read_yaml, spec_dir("accelerator") / "calibrations" / "transfer.yaml")
+    return kept(read_yaml, _folder() / "transfer.yaml")
 
 
 def kernel_entry(engine: str, chip: str, key: str) -> Mapping[str, Any] | None:
@@ -128,7 +129,7 @@ def kernel_entry(engine: str, chip: str, key: str) -> Mapping[str, Any] | None:
     >>> kernel_entry("vllm", "h200-sxm", "moe/bf16")["kernel"]
     'TritonExperts'
     """
-    listed = kept(read_yaml, spec_dir("accelerator") / "calibrations" / "kernels.yaml").get(engine, ())
+    listed = kept(read_yaml, _folder() / "kernels.yaml").get(engine, ())
     fitting = [each for each in listed if key.startswith(each["fit"]) and chip in each.get("chips", [chip])]
     return max(fitting, key=lambda each: (len(each["fit"]), "chips" in each), default=None)
 
@@ -158,7 +159,12 @@ def carried(fit: FamilyFit, lender: str, here: Accelerator, reach: str) -> Famil
 
 def calibration_names() -> list[str]:
     """Names of the calibrations that are shipped."""
-    return [*kept(_names, spec_dir("accelerator") / "calibrations")]
+    return [*kept(_names, _folder())]
+
+
+@cache
+def _folder() -> Path:
+    return spec_dir("accelerator") / "calibrations"
 
 
 def _names(folder: Path) -> list[str]:
@@ -167,7 +173,8 @@ def _names(folder: Path) -> list[str]:
 
 def load_calibration(name: str) -> Calibration:
     """Load a calibration by name or path."""
-    return kept(read_calibration, calibration_path(name))
+    path = calibration_path(name)
+    return kept(_shipped if path.parent == _folder() else read_calibration, path)
 
 
 def calibration_path(name: str) -> Path:
@@ -177,39 +184,70 @@ def calibration_path(name: str) -> Path:
         return path
     if name not in (known := calibration_names()):
         raise UnknownNameError("calibration", name, [*known, "none"])
-    return spec_dir("accelerator") / "calibrations" / f"{name}.yaml"
+    return _folder() / f"{name}.yaml"
 
 
 def read_calibration(path: Path) -> Calibration:
     """Read and check one file."""
     root = FileSection(path, "", read_yaml(path))
+    listed = root.section("families")
+    read = _calibration(root, listed.data, partial(_family, listed))
+    return replace(read, families={**read.families})
+
+
+def _shipped(path: Path) -> Calibration:
+    """A file of the library's, whose fits are read when they are first needed: tests read all of them."""
+    head, fits = kept(_divided, path)
+    return _calibration(FileSection(path, "", head), fits, partial(_shipped_family, path, fits))
+
+
+def _calibration(root: FileSection, keys: Iterable[str], read: Callable[[str, str], FamilyFit]) -> Calibration:
+    """The calibration whose fits are read by key, for this accelerator."""
     file = root.read(_CalibrationFile)
     if file.form != FORM:
         root.refuse("form", f"{file.form!r} is not known; known: {FORM}")
-    listed = root.section("families")
-    families = {str(key): _family(listed, key, str(file.accelerator)) for key in listed.data}
+    fits = {str(key): cache(partial(read, key, str(file.accelerator))) for key in keys}
     for family, key in file.defaults.items():
-        if key not in families:
-            root.refuse(f"defaults.{family}", f"no fit {key!r}; nearest: {nearest_of(key, families)}")
-        families[family] = families[key]
-    families = {
-        family: FamilyFit(form, {}, tuple(parameters(form)), None, Regimes("", (), (3.0,)), 0, 0.0, _USUAL)
-        for family, form in _LATER.items()
-    } | families
-    if missing := set(FAMILIES) - families.keys():
+        if key not in fits:
+            root.refuse(f"defaults.{family}", f"no fit {key!r}; nearest: {nearest_of(key, fits)}")
+        fits[family] = fits[key]
+    fits = {family: cache(partial(_usual, form)) for family, form in _LATER.items()} | fits
+    if missing := set(FAMILIES) - fits.keys():
         root.refuse("defaults", f"missing {', '.join(sorted(missing))}")
     return Calibration(
         name=str(file.name),
-        hash=hashlib.sha256(read_text(path).replace("\r\n", "\n").encode()).hexdigest()[:12],
+        hash=hashlib.sha256(read_text(root.file).replace("\r\n", "\n").encode()).hexdigest()[:12],
         accelerator=str(file.accelerator),
         engine=str(file.engine),
-        families=families,
+        families=Fits(fits),
         source=str(file.source),
         date=str(file.date),
         defaults=frozenset(file.defaults),
-        served=read_served(path, root.data) if KEY in root.data else None,
+        served=read_served(root.file, root.data) if KEY in root.data else None,
         power=(file.power.running, file.power.work) if file.power else None,
     )
+
+
+def _usual(form: TimeForm) -> FamilyFit:
+    return FamilyFit(form, {}, tuple(parameters(form)), None, Regimes("", (), (3.0,)), 0, 0.0, _USUAL)
+
+
+_ENTRIES = re.compile(r"^families:\n((?:  .*\n)+)", re.MULTILINE)
+_ENTRY = re.compile(r"  ([\w./]+):.*\n(?:    .*\n)*")
+
+
+def _divided(path: Path) -> tuple[dict[str, Any], Mapping[str, str]]:
+    """The keys of a shipped file, with the text of each fit by its key.
+
+    Raises SpecError as `read_yaml`, and for fits that are not written line by line as all of them are.
+    """
+    text = read_text(path)
+    block = _ENTRIES.search(text)
+    entries = [*_ENTRY.finditer(block[1])] if block else []
+    families = {entry[1]: entry[0] for entry in entries}
+    if block is None or "".join(families.values()) != block[1]:
+        raise SpecError(f"{path}: families: not written as `rooflinekit calibrate` writes them")
+    return mapping_in(path, f"{text[: block.start()]}families: {{}}\n{text[block.end() :]}"), families
 
 
 _STEPS_FROM = 40
@@ -256,9 +294,8 @@ def _borrowed(section: FileSection, key: str, accelerator: str) -> FamilyFit:
     if entry.borrowed not in calibration_names():
         near = nearest_of(entry.borrowed, calibration_names())
         section.refuse("borrowed", f"no calibration {entry.borrowed!r}; nearest: {near}")
-    path = calibration_path(entry.borrowed)
-    key = entry.key or key
-    lender = FileSection(path, "", _entry(path, key)).section("families")
+    path, key = calibration_path(entry.borrowed), entry.key or key
+    lender = _lines(path, kept(_divided, path)[1], key)
     if key not in lender.data or "borrowed" in lender.section(key).data:
         section.refuse("borrowed", f"{entry.borrowed} has not measured {key}")
     rule = transfer_rule()["widening"]
@@ -272,10 +309,13 @@ def _borrowed(section: FileSection, key: str, accelerator: str) -> FamilyFit:
     return fit.wider(float(rule[entry.reach][key.partition("/")[0]]))
 
 
-def _entry(path: Path, key: str) -> dict[str, Any]:
-    """A shipped calibration with one of its families alone, whose lines are read without the thousands of others."""
-    lines = re.search(rf"^  {re.escape(key)}:.*\n(?:    .*\n)*", read_text(path), re.MULTILINE)
-    return {"families": (parse_yaml(lines[0]) if lines else None) or {}}
+def _lines(path: Path, fits: Mapping[str, str], key: str) -> FileSection:
+    """One fit of a shipped file, whose lines are read without the thousands of others."""
+    return FileSection(path, "families", mapping_in(path, fits[key]) if key in fits else {})
+
+
+def _shipped_family(path: Path, fits: Mapping[str, str], key: str, accelerator: str) -> FamilyFit:
+    return _family(_lines(path, fits, key), key, accelerator)
 
 
 def _form(section: FileSection, kind: type[TimeForm]) -> tuple[TimeForm, dict[str, float]]:

@@ -28,6 +28,8 @@ def tower_weights(config: Mapping[str, Any], text: int, keys: list[str], origin:
     >>> tower_weights(config, 4096, ["audio_config"], "config.json")
     (642215936, ['audio_config'])
     """
+    if not keys:
+        return 0, []
     kind = config.get("model_type")
     row = _table()["models"].get(kind, {}) if isinstance(kind, str) else {}
     sizes, total, counted = {"text": text}, 0, []

@@ -28,7 +28,7 @@ def read_vision(config: Mapping[str, Any], text: int, origin: str) -> Vision | N
     324487168
     """
     tower = config.get("vision_config")
-    row = _row(config.get("model_type"))
+    row = _row(config.get("model_type")) if isinstance(tower, Mapping) else None
     if row is None or not isinstance(tower, Mapping):
         return None
     kind = tower.get("model_type")
