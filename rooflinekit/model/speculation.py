@@ -198,7 +198,9 @@ def make_draft(plan: Plan, choice: Speculation, model: Model | None = None) -> D
     own = _within_step(replace(plan, model=shape, deployment=replace(deployment, pp=1)))
     later = replace(own, operations=head.later) if head.later else None
     catch_up = choice.draft_tokens + 1 if head.layers else 1
-    return Draft(choice, None, replace(own, operations=head.first), later, catch_up, head.weight_bytes, law, head.layers)
+    return Draft(
+        choice, None, replace(own, operations=head.first), later, catch_up, head.weight_bytes, law, head.layers
+    )
 
 
 def _model_draft(plan: Plan, choice: Speculation, model: Model) -> Draft:
