@@ -39,10 +39,10 @@ from rooflinekit.report.answers import document_of
 from rooflinekit.report.document import markdown_text
 
 FAMILIES = {
-    "non_torch": (("0.9", "0.17"), ("0.18", "0.21")),
-    "sampler_base": (("0.9", "0.17", "0.18", "0.21"),),
-    "layer_base": (("0.17", "0.18", "0.21"),),
-    "graphs": (("0.17", "0.18", "0.21"),),
+    "non_torch": (("0.9", "0.17"), ("0.18", "0.20", "0.21")),
+    "sampler_base": (("0.9", "0.17", "0.18", "0.20", "0.21"),),
+    "layer_base": (("0.17", "0.18", "0.20", "0.21"),),
+    "graphs": (("0.17", "0.18", "0.20", "0.21"),),
 }
 """Ranges of vLLM versions that share a constant."""
 

@@ -541,6 +541,36 @@ def test_a_hybrid_sequence_is_reckoned_with_two_blocks_a_state():
     assert got.kv_pool_tokens == pytest.approx(302_921, rel=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("engine", "blocks", "tokens"),
+    [("vllm@0.20.1", 423, 619_479), ("vllm@0.21", 425, 622_408), ("vllm", 426, 623_873)],
+)
+def test_a_hybrid_with_a_draft_keeps_its_states_at_every_drafted_token(engine, blocks, tokens):
+    """Qwen3.6-27B on 2 x 3090 with 3 tokens of its MTP layer, FP8 cache, 262,144 tokens: club-3090 91, 294 and 642.
+
+    17 attention layers make groups of 17; the convolution keeps 3 inputs more, so a block has 1,600 tokens. A sequence
+    is 164 blocks of attention, and 3 groups of 2 states and those of 3 drafted tokens: 179.
+    """
+    asked = {"gpu": "rtx-3090", "kv": "fp8", "max_model_len": 262_144, "draft": "mtp", "draft_tokens": 3}
+    got = memory_of("qwen3.6-27b", engine=engine, **PAIR, **asked)
+    block = 17 * 1600 * 2 * 2 * 256
+    assert got.kv_blocks == got.kv_pool_bytes // block
+    assert got.max_concurrency == pytest.approx(got.kv_blocks / (164 + 3 * (2 + 3)))
+    assert got.kv_pool_tokens == int(got.max_concurrency * 262_144)
+    assert blocks * 262_144 // 179 == pytest.approx(tokens, abs=1)  # as the logs have it
+    assert blocks == pytest.approx(11.05 * GIB / block, rel=0.01)  # 642: "Available KV cache memory: 11.05 GiB"
+    assert memory_of("qwen3.6-27b", engine="vllm@0.19", **PAIR, **asked).kv_pool_tokens < 262_144 / 2  # divided
+
+
+def test_a_state_has_its_blocks_without_graphs_and_one_less_without_a_prefix_cache():
+    # vLLM 0.17.1 with --enforce-eager: 284 blocks of 2,096 tokens, 12.91 x 32,768 (16 blocks and 3 x 2)
+    asked = {"gpu": "a100-sxm-80gb", "weights": "int4", "kv": "fp8", "max_model_len": 32_768, "engine": "vllm@0.17.1"}
+    eager, plain = (memory_of("qwen3.5-35b-a3b", eager=True, prefix_caching=on, **asked) for on in ("on", "off"))
+    assert eager.max_concurrency == pytest.approx(eager.kv_blocks / 22)
+    assert plain.max_concurrency == pytest.approx(plain.kv_blocks / 19)
+    assert pytest.approx(12.91, abs=0.005) == 284 / 22
+
+
 @pytest.mark.parametrize(("drafted", "gib"), [(0, 0.09), (3, 0.14)])
 def test_graphs_of_few_sequences_are_those_of_few_sizes(drafted, gib):
     # club-3090: "PIECEWISE=3, FULL=2" 0.09 GiB (434), with 3 drafted tokens 0.14 (1139)

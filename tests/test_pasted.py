@@ -516,6 +516,11 @@ class TestBounds:
         assert ttft.bound > 1e3 * floor
         assert (ttft.impossible, ttft.verdict) == (True, "better than the datasheet allows")
         assert "prompts were cached, or the accelerator or the count is another" in run.notes[0]
+        printed = (
+            CliRunner().invoke(app, ["compare", str(tmp_path / "l.json"), "--gpu", "h100-sxm", "--tp", "4"]).stdout
+        )
+        assert printed.index("is better than") < printed.index("measured") < printed.index("calibration")
+        assert printed.count("TTFT 902 ms") == 1
 
     def test_a_burst_of_prompts_cannot_begin_sooner_than_their_arithmetic(self, tmp_path: Path) -> None:
         crowd = LLMD | {"gpu": "H100", "decode_replicas": None, "request_rate": "inf", "completed": 1000,

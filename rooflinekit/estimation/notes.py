@@ -102,7 +102,7 @@ def _over_pcie(plan: Plan) -> Iterator[str]:
 def state_notes(predictor: Predictor) -> Iterator[str]:
     """Say where the engine would not start: recurrent states of all sequences that may run have no block each."""
     rows, (blocks, whole) = predictor.memory.rows, predictor.memory.state_blocks
-    if 1.0 <= blocks < rows:
+    if 1.0 <= blocks < rows and not predictor.plan.deployment.settings.eager:
         yield (
             f"{predictor.plan.deployment.engine} refuses to start with max_num_seqs {rows:.0f}: each sequence keeps "
             f"its state in a block, and the pool has {blocks:.0f}. At most {whole:.0f} run: --max-num-seqs {whole:.0f}"

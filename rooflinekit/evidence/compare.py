@@ -176,6 +176,7 @@ class ComparedRun:
     interval: Mapping[str, tuple[float, float]] | None = None
     evidence: str | None = None
     why: Why | None = None  #: changes of assumptions that would explain it, where that was asked
+    doubted: int = 0  #: notes, the first ones, that doubt the measurement itself
 
     @property
     def inside(self) -> bool:
@@ -301,7 +302,8 @@ def _run(run: MeasuredRun, given: Given, room: int | None) -> ComparedRun:
         notes.append(_EQUAL)
     gap, known = attribute(run, expected, load), about(resolved.plan)
     metrics = metrics_of(run, expected, ends=known["calibration"] is not None)
-    notes = [*doubts(metrics, posed.work is None), *notes, *(gap.notes if gap else ())]
+    doubted = doubts(metrics, posed.work is None)
+    notes = [*doubted, *notes, *(gap.notes if gap else ())]
     if gap and min(gap.step_ms, gap.interference_ms, gap.queue_ms, gap.protocol_ms) < 0.0:
         notes.append(_NEGATIVE)
     return ComparedRun(
@@ -315,6 +317,7 @@ def _run(run: MeasuredRun, given: Given, room: int | None) -> ComparedRun:
         expected.overloaded,
         expected.ends if known["calibration"] else None,
         known["evidence"],
+        doubted=len(doubted),
     )
 
 
@@ -453,8 +456,9 @@ def _memory(log: StartUp, given: Given) -> ComparedRun:
     found = tuple(ComparedMetric(name, "log", measured, predicted) for name, measured, predicted in pairs
                   if measured and predicted > 0.0)  # fmt: skip
     named = replace(facts, model=plan.model.name, gpu=plan.system.accelerator.name)
-    notes = (*_too_much(log, pool, float(held.capacity_bytes), named.gpu), *_cache_words(log), *resolved.warnings)
-    return ComparedRun(log.source, f"{facts.engine} start-up log", named, found, None, notes)
+    doubted = _too_much(log, pool, float(held.capacity_bytes), named.gpu)
+    notes = (*doubted, *_cache_words(log), *resolved.warnings)
+    return ComparedRun(log.source, f"{facts.engine} start-up log", named, found, None, notes, doubted=len(doubted))
 
 
 def _too_much(log: StartUp, pool: float, capacity: float, gpu: str | None) -> list[str]:

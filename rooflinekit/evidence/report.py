@@ -30,6 +30,7 @@ from rooflinekit.report.document import (
     footer,
     machine,
     ms,
+    notes,
     signed_ms,
     three,
 )
@@ -143,6 +144,8 @@ def _run(run: ComparedRun) -> Iterator[Section]:
         parts.append(f"{facts.isl:.0f} tokens in, {facts.osl:.0f} out")
         parts.append(f"{facts.rate:g} requests/s" if facts.rate else f"{facts.concurrency} in flight")
     yield Section(f"{run.source} ({run.tool})", [Words("; ".join(parts))])
+    if run.doubted:
+        yield Section("", [notes(run.notes[: run.doubted])])
     cells = [
         [_NAMES[metric.metric], metric.statistic, _value(metric, metric.measured), _value(metric, metric.predicted),
          percent(metric.error, 1, signed=True)]
@@ -160,7 +163,7 @@ def _run(run: ComparedRun) -> Iterator[Section]:
             yield Section("", [Words(f"{run.gap.in_flight:.1f}{offered} requests were in flight on average")])
     if run.why is not None:
         yield from _reconciled(run, run.why)
-    yield footer(calibrated(run.calibration), run.notes)
+    yield footer(calibrated(run.calibration), run.notes[run.doubted :])
 
 
 def _reconciled(run: ComparedRun, why: Why) -> Iterator[Section]:

@@ -218,8 +218,8 @@ class Layout:
     """Layout of one sequence in blocks, and the count of the pool.
 
     law: bytes of one sequence, padding included; block_bytes: one block of the pool; groups: how many of them hold the
-    same `block` tokens, one for each group of layers. states: blocks that admission reckons for each recurrent state,
-    where the engine starts only with a block for each sequence that may run; 0 where it does not ask.
+    same `block` tokens, one for each group of layers. states: blocks that admission reckons for each one that a running
+    sequence keeps recurrent states in; 0 without any.
     """
 
     law: CacheLaw
@@ -242,7 +242,7 @@ class Layout:
         A window counts with a whole step beside it, and one block more. A recurrent state that the prefix cache keeps
         has a block to be read from and one to be written to.
         """
-        total: Numeric = max(self.states, 1.0) * self.law.state_bytes
+        total: Numeric = (self.states or 1.0) * self.law.state_bytes
         for cap, slope in self.law.slopes:
             tokens = longest if cap == math.inf else minimum(cap - 1.0 + step, longest)
             blocks = ceil_div(tokens, float(self.block)) + (cap < math.inf)
@@ -250,11 +250,18 @@ class Layout:
         return total
 
 
-def cache_layout(plan: Plan, layers: Iterable[Layer]) -> Layout:
-    """The layout of the layers of one pipeline stage on one of its accelerators."""
+def cache_layout(plan: Plan, layers: Iterable[Layer], head: Iterable[Layer] = (), drafted: int = 0) -> Layout:
+    """The layout of the layers of one pipeline stage on one of its accelerators.
+
+    `head` has layers of a draft that share the pool; of `drafted` tokens in a row vLLM keeps each recurrent state, and
+    the inputs of the short convolution (v1/kv_cache_interface.py, MambaSpec; mamba_utils.py, num_spec).
+    """
     rule, precision, deployment = plan.engine.memory, plan.precision, plan.deployment
+    drafted = drafted if rule.state_blocks else 0
     kept = [
-        _padded_latent(layer, rule) for layer in layers if layer.mixer and not getattr(layer.mixer, "shared", False)
+        _padded_latent(_drafting(layer, drafted), rule)
+        for layer in (*layers, *head)
+        if layer.mixer and not getattr(layer.mixer, "shared", False)
     ]
     if not kept:
         return Layout(CacheLaw((), 0.0), 1, 0.0, 1)
@@ -268,11 +275,22 @@ def cache_layout(plan: Plan, layers: Iterable[Layer]) -> Layout:
         crossing = any(isinstance(layer.mixer, CrossAttention) for layer in kept)  # blocks of their own, as small
         unlike = len({kind.cap for kind in alike}) > 1 or any(kind.state_bytes for kind in alike)
         if len(alike) > 1 and unlike and rule.hybrid and not crossing:
-            asked = rule.state_blocks if law.state_bytes and not deployment.settings.eager else 0.0
-            return replace(_grouped(alike, law, block), states=asked)
+            grouped = _grouped(alike, law, block)
+            own = 1.0 if deployment.settings.prefix_caching == "off" else rule.state_blocks
+            states = (own + drafted) / (1 + drafted) if law.state_bytes and rule.state_blocks else 0.0
+            law = replace(grouped.law, state_bytes=grouped.law.state_bytes * (1 + drafted))
+            return replace(grouped, law=law, states=states)
         if not rule.hybrid and any(kind.token_bytes and kind.cap == math.inf for kind in alike):
             law = replace(law, slopes=((math.inf, whole),))  # without groups a window has blocks for the whole context
     return Layout(law, block, whole * block, 1)
+
+
+def _drafting(layer: Layer, drafted: int) -> Layer:
+    """A layer whose short convolution keeps its inputs of so many drafted tokens too."""
+    mixer = layer.mixer
+    if not drafted or not isinstance(mixer, GatedDeltaNet | Mamba | Mamba2 | GatedConvolution):
+        return layer
+    return replace(layer, mixer=replace(mixer, conv_width=mixer.conv_width + drafted))
 
 
 def _padded_latent(layer: Layer, rule: MemoryRule) -> Layer:

@@ -139,9 +139,10 @@ class MemoryModel:
         An engine that replays graphs starts only with as many blocks as sequences may run. Infinite if none is needed.
         """
         activations = self._activations(1.0, 1.0)
-        found = [(float(stage.layout.blocks(self.pool(stage, activations))), stage.layout.groups)
+        found = [(float(stage.layout.blocks(self.pool(stage, activations))), stage.layout)
                  for stage in self.stages if stage.layout.states]  # fmt: skip
-        return min(((blocks, blocks // groups) for blocks, groups in found), default=(math.inf, math.inf))
+        held = [(blocks, blocks * layout.block_bytes // layout.law.bytes(1.0)) for blocks, layout in found]
+        return min(((blocks, float(whole)) for blocks, whole in held), default=(math.inf, math.inf))
 
     @property
     def charge(self) -> float:
@@ -292,7 +293,7 @@ def make_memory_model(plan: Plan) -> MemoryModel:
     model, deployment, precision = plan.model, plan.deployment, plan.precision
     rule, settings, accelerator = plan.engine.memory, deployment.settings, plan.system.accelerator
     stages = tuple(
-        Stage(resident_bytes(plan, stage), cache_layout(plan, _cached_layers(plan, stage)))
+        Stage(resident_bytes(plan, stage), cache_layout(plan, cached_layers(plan, stage)))
         for stage in range(deployment.pp)
     )
     groups = [place for place in ("ffn", "encoder") if deployment.boards(place)]
@@ -315,7 +316,7 @@ def make_memory_model(plan: Plan) -> MemoryModel:
     )
 
 
-def _cached_layers(plan: Plan, stage: int) -> tuple[Layer, ...]:
+def cached_layers(plan: Plan, stage: int) -> tuple[Layer, ...]:
     """The layers of a stage whose cache the accelerator holds."""
     layers = plan.model.stage_layers(stage, plan.deployment.pp)
     return layers[plan.deployment.offload_layers :] if stage == 0 else layers

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import TypeGuard
 
 from rooflinekit.model.blocks import stage_operations
-from rooflinekit.model.cache import CacheLaw, Layout, cache_law
-from rooflinekit.model.capacity import MemoryModel, Stage, outside_of
+from rooflinekit.model.cache import CacheLaw, Layout, cache_law, cache_layout
+from rooflinekit.model.capacity import MemoryModel, Stage, cached_layers, outside_of
 from rooflinekit.model.graph.symbol import fact
 from rooflinekit.model.kernels.elementwise import Elementwise, Sampling
 from rooflinekit.model.kernels.gemm import Linear
@@ -155,6 +155,7 @@ class Draft:
     catch_up: int
     weight_bytes: float
     cache: CacheLaw
+    layers: tuple[Layer, ...] = ()  #: that share the target's pool as its own layers do
 
     @property
     def steps(self) -> int:
@@ -192,7 +193,9 @@ def make_draft(plan: Plan, choice: Speculation, model: Model | None = None) -> D
     own = _within_step(replace(plan, model=shape, deployment=replace(deployment, pp=1)))
     later = replace(own, operations=head.later) if head.later else None
     catch_up = choice.draft_tokens + 1 if head.layers else 1
-    return Draft(choice, None, replace(own, operations=head.first), later, catch_up, head.weight_bytes, law)
+    return Draft(
+        choice, None, replace(own, operations=head.first), later, catch_up, head.weight_bytes, law, head.layers
+    )
 
 
 def _model_draft(plan: Plan, choice: Speculation, model: Model) -> Draft:
@@ -346,14 +349,19 @@ def speculate(plain: Predictor, choice: Speculation, model: Model | None = None)
 
 
 def _with_draft(plan: Plan, memory: MemoryModel, draft: Draft) -> MemoryModel:
-    stages = tuple(
-        Stage(stage.weight_bytes + draft.weight_bytes, _beside(stage.layout, draft.cache)) for stage in memory.stages
-    )
-    return replace(memory, stages=stages, outside=outside_of(plan, draft.choice.verified))
+    stages, drafted = list[Stage](), draft.choice.verified
+    for number, stage in enumerate(memory.stages):
+        if stage.beside:
+            stages.append(stage)
+            continue
+        layout = cache_layout(plan, cached_layers(plan, number), draft.layers, drafted)
+        layout = _beside(layout, draft.cache) if draft.model else layout
+        stages.append(Stage(stage.weight_bytes + draft.weight_bytes, layout))
+    return replace(memory, stages=tuple(stages), outside=outside_of(plan, drafted))
 
 
 def _beside(layout: Layout, cache: CacheLaw) -> Layout:
-    """The draft's layers take blocks of the same pool: wider ones, or, where kinds are grouped, further groups."""
+    """A draft model takes blocks of the same pool: wider ones, or, where kinds are grouped, further groups."""
     more = cache.bytes_per_token * layout.block
     law = layout.law.plus(cache)
     if layout.groups == 1 or not layout.block_bytes:

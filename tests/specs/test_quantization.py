@@ -244,6 +244,7 @@ def hqq(**more):
 @pytest.mark.parametrize(("quantization", "bits", "head", "computing"), [
     ({"quant_method": "gptq", "bits": 3, "group_size": 128}, 3 + 19 / 128, 16, WIDE),
     ({"quant_method": "gptq", "bits": 2, "group_size": 64}, 2 + 18 / 64, 16, WIDE),
+    ({"quant_method": "awq", "w_bit": 4, "q_group_size": 64, "version": "GEMM"}, 4 + 20 / 64, 16, WIDE),
     ({"quant_method": "bitsandbytes", "load_in_4bit": True}, 4.5, 16, WIDE),
     ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True}, 4.127, 16, WIDE),
     ({"group_size": 64, "bits": 4}, 4.5, 4.5, WIDE),
@@ -309,6 +310,16 @@ def test_modules_with_bits_of_their_own(quantization):
     model = load(quantization).value
     assert [8 * layer.experts.bytes for layer in model.layer_formats[1:]] == [4 + 20 / 128, *[8 + 24 / 128] * 2]
     assert {layer.attention for layer in model.layer_formats} == {WIDE}
+
+
+def test_hqq_quantises_the_modules_that_it_lists():
+    # transformers, HqqConfig(dynamic_config=...)
+    own = {"mlp.shared_experts": HQQ, "mlp.experts": HQQ | {"nbits": 8}}
+    model = load(
+        {"quant_method": "hqq", "quant_config": {name: {"weight_quant_params": v} for name, v in own.items()}}
+    ).value
+    assert [8 * each.bytes for each in (model.formats.shared_experts, model.formats.experts)] == [4.5, 8.5]
+    assert model.formats.attention is model.formats.lm_head is WIDE
 
 
 def test_other_modules_of_mlx_quark_and_torchao():

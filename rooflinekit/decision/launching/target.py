@@ -387,13 +387,12 @@ def _fixed(given: dict[str, Any], plan: Plan, running: float) -> dict[str, Any]:
 
 def _with_states(plan: Plan, answer: Estimate) -> float:
     """Sequences for which the pool has a block of each group of layers: more never run, and each needs its states."""
-    stages = [stage for stage in make_memory_model(plan).stages if stage.layout.states]
-    groups = max((stage.layout.groups for stage in stages), default=0)
-    if not groups:
+    whole = make_memory_model(plan).state_blocks[1]
+    if math.isinf(whole) or plan.deployment.settings.eager:
         return math.inf
     asked, blocks = plan.deployment.settings.max_num_seqs, int(answer.memory.kv_blocks)
     if asked is None:
-        return max(blocks // groups, 1)
+        return max(int(whole), 1)
     if asked > blocks:
         raise DoesNotFitError(
             f"max_num_seqs {asked}: each sequence of {plan.model.name} keeps its state in a block, and the pool has "

@@ -342,10 +342,11 @@ inputs=<Dtype.INT8: 'int8'>), _Stored(dtype=<Dtype.3bpw: '3bpw'>, inputs=None))
 
 
 def _said(keys: Keys, said: float | str | None) -> float | None:
-    """A number as a row says it: itself, `KEY`, or `KEY=what stands in for it`; `int4` and its like count as bits."""
+    """A number as a row says it: itself, `KEY|OTHER NAME`, or `KEY=what stands in for it`; `int4` counts as 4 bits."""
     if not isinstance(said, str):
         return said
-    key, _, instead = said.partition("=")
+    names, _, instead = said.partition("=")
+    key = next((name for name in names.split("|") if keys.has(name)), names)
     if not keys.has(key):
         return float(instead) if instead else None
     value = keys.config[key]
@@ -365,7 +366,7 @@ def _by_row(keys: Keys, row: Mapping[str, Any]) -> _Stored:
         return _Stored(Dtype(row["dtype"]), inputs)
     bits, group = _said(keys, row["bits"]), _said(keys, row.get("group"))
     if bits is None or bits <= 0:
-        where = keys.at(str(row["bits"]).partition("=")[0])
+        where = keys.at(re.split(r"[=|]", str(row["bits"]))[0])
         raise DtypeError(f"{where} is missing" if bits is None else f"{where} = {bits:g} is no number of bits")
     zero = bits if row.get("zero") == "bits" else row.get("zero", 0)
     kind = row.get("numbers") or _kind(keys.word(row["kind"]) if "kind" in row else "")
@@ -388,9 +389,13 @@ def _kind(said: str) -> str:
 
 def _integers(keys: Keys, row: Mapping[str, Any]) -> _Scheme:
     """A method that is bits and groups; modules of their own may have others, or be left as they were."""
-    inner = keys
-    for name in row.get("under", "").split():
+    inner, (outer, _, last) = keys, row.get("under", "").partition(" ")
+    for name in filter(None, (outer, last)):
         inner = inner.child(name)
+    if outer and not inner.config:  # HQQ: the modules that are quantised, one by one
+        named_ones = {name: keys.child(outer).child(name).child(last) for name in keys.child(outer).config}
+        return _Scheme([(Patterns([name], keys.origin), _by_row(one, row)) for name, one in named_ones.items()],
+                       _skipped(keys))  # fmt: skip
     narrowed = [name for name in row.get("narrowed", "").split() if keys.child("quant_config").has(name)]
     row = {**row, "scale": 16 - 8 * len(narrowed)}
     usual, head, whole = _by_row(inner, row), _said(keys, row.get("head_bits")), bool(row.get("whole"))
