@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rooflinekit.decision.fits import HOLDS, Fit, FitsOn
-from rooflinekit.report.document import WIDTH, Document, Section, Table, Words, amount, footer, ms, tokens_in, wrapped
+from rooflinekit.report.document import (
+    WIDTH,
+    Document,
+    Section,
+    Table,
+    Words,
+    amount,
+    footer,
+    ms,
+    three,
+    tokens_in,
+    wrapped,
+)
 
 _HEAD = ["accelerator", "GPUs", "weights", "TPOT", "$/Mtok out", "evidence"]
 _TITLES = {"fits": "fits as published", "narrower": "fits with narrower weights (measure quality)"}
@@ -41,7 +53,7 @@ def lines(found: FitsOn, width: int = WIDTH) -> list[str]:
 def _told(each: Fit) -> str:
     if each.tp is None:
         return each.gpu
-    price = "" if each.usd_per_million_output is None else f", ${each.usd_per_million_output:.3g}/M"
+    price = "" if each.usd_per_million_output is None else f", ${three(each.usd_per_million_output)}/M"
     narrow = f" {each.weights}" if each.weights else ""
     return f"{each.tp} x {each.gpu}{narrow} ({ms(each.tpot_ms)}{price})"
 
