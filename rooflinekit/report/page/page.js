@@ -34,17 +34,11 @@ function underOf(view) {
   if (load) return `19 of 20 have it within ${asTime(quantileOf(load.sorted.ttft, 0.95))}.${"rate" in at ? ` Up to ${three(load.knee)} such requests a second can be served; this load takes ${asShare(at.rate / load.knee)} of that.` : ""}`;
   return at.batch > 1 && !DATA.pool ? `One prompt alone takes ${asTime(new View(view.rows.plan, { ...at, batch: 1 }).ttft.time)}.` : "";
 }
-function widestPart(parts) {  // the kernels of a step whose interval is the widest; all of a family together
-  const { families, others } = DATA.doubts, spans = {};
-  for (const { family, low, high } of parts) spans[families[family] ?? others] = (spans[families[family] ?? others] ?? 0) + high - low;
-  return widest(Object.keys(spans), Object.values(spans));
-}
 function doubtOf(view) {  // how far times may be off, and what widens the intervals most
-  const { load, rows: { plan } } = view, { low, high, near } = felt(view).tpot, first = () => (load ? new View(plan, { ...view.at, batch: 1 }) : view).prefill;
+  const { low, high, near } = felt(view).tpot;
   if (low === high) return "";
-  const said = (metric, parts) => { const cause = load?.doubts[metric] ?? "steps"; return cause === "steps" ? widestPart(parts()) : cause === "version" ? load.version : DATA.doubts.words[cause]; };
-  const token = said("tpot", () => view.decode), prompt = DATA.pool ? token : said("ttft", first), most = token === prompt ? token : `${token} (TPOT), ${prompt} (TTFT)`;
-  return `In 8 of 10 deployments of others a token took ${between(...near)}; ranges above are 9 of 10, ${plan.evidence === "measured" ? "from measured kernels" : "with measurements of a near combination: there are none of this one"}. Widest doubt: ${most}.`;
+  const { ttft, tpot } = doubtsOf(view), most = DATA.pool || ttft === tpot ? tpot : `${tpot} (TPOT), ${ttft} (TTFT)`;
+  return `In 8 of 10 deployments of others a token took ${between(...near)}; ranges above are 9 of 10, ${view.rows.plan.evidence === "measured" ? "from measured kernels" : "with measurements of a near combination: there are none of this one"}. Widest doubt: ${most}.`;
 }
 function shareOf(view) {  // the largest parts of the time of a token, as its chart has them
   const { terms, parts } = stepTerms(view, "decode"), all = sum(parts), ranked = parts.map((time, place) => [time, terms[place][0]]).sort((one, other) => other[0] - one[0]).slice(0, 2);
@@ -233,7 +227,7 @@ function update() {
   showTab();
   retell(view);
   byId("charts").hidden = !view;
-  byId("said").className = view ? "" : "bad-text";
+  byId("said").className = view ? "said" : "said bad-text";
   if (!view) {
     byId("said").textContent = `${state.model} on ${gpusOf(state.tp)} × ${state.gpu} with ${state.engine}: ${whyNot(state)}.`;
     for (const id of ["tiles", "compared", "headline", "under", "best", "doubt"]) byId(id).replaceChildren();

@@ -135,7 +135,6 @@ function reached([low, high], [variances, places, known], own, users, waiting, p
   const left = Math.max(1 - total(near.map((a, i) => total(near.map((b, j) => a * known.inverse[i][j] * b)))), 0.01), middle = logs[3], error = total(near.map((a, i) => a * known.weights[i]));
   return Object.assign(logs.map((log) => Math.sqrt(left) * (log - middle) + left * middle + error), { cause: logs.cause });
 }
-const widest = (names, sizes) => names[sizes.indexOf(Math.max(...sizes))];
 const ended = ([time, bound], logs) => {  // the time with its 90 % interval, and the 80 % one
   const [low, near, far, high] = [0, 1, logs.length - 2, logs.length - 1].map((place) => time * Math.exp((place < 3 ? Math.min : Math.max)(logs[place], 0)));
   return [time, bound, Math.max(low, bound), high, [Math.max(near, bound), far]];
