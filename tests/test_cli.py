@@ -137,7 +137,7 @@ def test_markdown_says_what_the_terminal_says():
     """Under load too: percentiles, the knee, memory."""
     said = run("estimate", "llama3-8b", "--rate", "5", "--format", "md").stdout
     shown = run("estimate", "llama3-8b", "--rate", "5").stdout
-    for words in ("P95", "(knee, approximate)", "room for batch", "prompts of others", "rooflinekit 0"):
+    for words in ("P95", "(knee, approximate)", "places taken", "prompts of others", "rooflinekit 0"):
         assert words in said
         assert words in shown
 

@@ -26,7 +26,7 @@ from rooflinekit.model.types.deployment import ENGINES, Deployment
 from rooflinekit.model.types.errors import DtypeError
 from rooflinekit.report.look import hues_of
 from rooflinekit.report.markup import filled, packed, script_json
-from rooflinekit.report.page.deployment import ADVICE, LOOK, SENTENCES, PageDeployment, accountant, slider_data
+from rooflinekit.report.page.deployment import ADVICE, DOUBTS, LOOK, SENTENCES, PageDeployment, accountant, slider_data
 from rooflinekit.report.page.offers import make_offers
 from rooflinekit.report.page.plays import load_data
 from rooflinekit.report.page.render import scripts, style
@@ -153,7 +153,7 @@ def write_app(folder: Path, files: dict[str, dict[str, str]], gpus: Sequence[str
     (folder / name).write_bytes(packed_app)
     data: dict[str, Any] = {
         "asked": own.at, "engine": own.answer.engine, "process": own.asked.process, "words": SENTENCES,
-        "look": LOOK, "advice": ADVICE, "hues": hues_of(gpus),
+        "look": LOOK, "advice": ADVICE, "doubts": DOUBTS, "hues": hues_of(gpus),
         "reference": None,
         "files": files,
         "vendors": {gpu: load_accelerator(gpu).value.vendor for gpu in gpus},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -148,7 +149,10 @@ def _print(text: str) -> None:
 
 def note(text: str, start: str = "rooflinekit: ") -> None:
     """Say something beside the answer, on the standard error."""
-    print(f"{start}{visible(brief(text))}", file=sys.stderr)  # noqa: T201 - this is the edge
+    said = f"{start}{visible(brief(text))}"
+    if sys.stderr.isatty():  # one line elsewhere, so that scripts find it whole
+        said = textwrap.fill(said, get_terminal_size().columns, break_long_words=False, break_on_hyphens=False)
+    print(said, file=sys.stderr)  # noqa: T201 - this is the edge
 
 
 def brief(text: str) -> str:

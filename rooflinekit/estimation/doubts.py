@@ -9,20 +9,24 @@ from typing import TYPE_CHECKING
 from rooflinekit.estimation.results import DoubtResult
 from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.step import Plan
+from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.engine import ROOM, OwnLoads, Reach
 from rooflinekit.specs.doubt import nearest_measured
 
 if TYPE_CHECKING:
     from rooflinekit.load.answer import LoadPlay
 
-_FAMILIES = {
+FAMILIES = {
     "gemm": "matrix products", "moe": "experts", "attention_prefill": "attention of prompts",
     "attention_decode": "decode attention", "mla_prefill": "latent attention of prompts",
     "mla_decode": "latent decode attention", "sparse_attention": "sparse attention",
     "linear_attention": "linear attention", "collective": "collectives", "exchange": "the exchange of experts",
     "host": "the engine's own time",
 }  # fmt: skip
-_WORDS = {
+OTHERS = "small kernels"
+"""Kernels of all other families."""
+
+CAUSE_WORDS = {
     "loads": "how clients and servers are set up",
     "stand_in": "no measurements of this accelerator with this engine",
     "few_users": "hosts, at few users",
@@ -36,7 +40,7 @@ def widest_part(step: StepTime) -> str:
     """The kernels whose interval is the widest in a step, in words; all of a family together."""
     spans: dict[str, float] = defaultdict(float)
     for each in step.kernels:
-        spans[_FAMILIES.get(each.kernel.family, "small kernels")] += float(each.high - each.low)
+        spans[FAMILIES.get(each.kernel.family, OTHERS)] += float(each.high - each.low)
     return max(spans, key=lambda words: spans[words])
 
 
@@ -61,13 +65,15 @@ def load_doubts(found: LoadPlay, reaches: Mapping[str, Reach]) -> dict[str, Doub
 def _said(reach: Reach, plan: Plan, step: StepTime) -> str:
     """The largest part of the variance in words."""
     cause = max(reach.causes, key=lambda name: reach.causes[name])
-    deployment = plan.deployment
     if cause == "version":
-        near = nearest_measured(deployment.engine, deployment.engine_version)
-        return (
-            f"{deployment.engine} {deployment.engine_version}: the nearest measured is {near.version if near else '-'}"
-        )
-    return widest_part(step) if cause == "steps" else _WORDS[cause]
+        return version_words(plan.deployment)
+    return widest_part(step) if cause == "steps" else CAUSE_WORDS[cause]
+
+
+def version_words(deployment: Deployment) -> str:
+    """The version of the engine, and the nearest one whose loads were measured."""
+    near = nearest_measured(deployment.engine, deployment.engine_version)
+    return f"{deployment.engine} {deployment.engine_version}: the nearest measured is {near.version if near else '-'}"
 
 
 def _after_one(own: OwnLoads, metric: str, reach: Reach, time: float) -> list[float] | None:

@@ -42,7 +42,7 @@ class Memory:
     context_bytes: float  #: CUDA context and first buffers of the communicator
     non_torch_bytes: float  #: what grows outside the allocator
     graph_bytes: float
-    kv_pool_bytes: Numeric = field(metadata=about("pool", "what the engine sets aside for the cache", "B"))
+    kv_pool_bytes: Numeric = field(metadata=about("pool", "memory that the engine sets aside for the cache", "B"))
     kv_pool_tokens: Numeric
     kv_blocks: Numeric
     max_concurrency: Numeric  #: sequences of the longest admitted length that the pool holds
@@ -56,7 +56,7 @@ class Memory:
     def overhead_bytes(self) -> float:
         """Memory of the engine besides weights, activations and cache."""
         whole = self.context_bytes + self.non_torch_bytes + self.graph_bytes
-        return named(whole, "engine", "what the engine takes besides", "B")
+        return named(whole, "engine", "other memory of the engine", "B")
 
     @property
     def total_bytes(self) -> Numeric:
@@ -74,7 +74,7 @@ class Outside:
     """Memory of an engine besides weights, activations and cache [B]."""
 
     context: float = field(metadata=about("context", "CUDA context and first buffers", "B"))
-    non_torch: float = field(metadata=about("non_torch", "what grows outside the allocator", "B"))
+    non_torch: float = field(metadata=about("non_torch", "memory that grows outside the allocator", "B"))
     graphs: float = field(metadata=about("graphs", "CUDA graphs", "B"))
 
     @property
@@ -96,7 +96,7 @@ class Stage:
 class MemoryModel:
     """Memory of a plan as a function of batch and context; built once, evaluated for any number of scenarios."""
 
-    capacity_bytes: Numeric = field(metadata=about("capacity", "what programs see", "B"))
+    capacity_bytes: Numeric = field(metadata=about("capacity", "memory that programs see", "B"))
     rule: MemoryRule
     fraction: float = field(metadata=about("u", "memory fraction"))
     outside: Outside
@@ -130,7 +130,7 @@ class MemoryModel:
     def pool(self, stage: Stage, activations: Numeric) -> Numeric:
         """Pool for the cache of one stage [B]; negative if the rest is too large."""
         pool = self._allowance(stage) - self.charge * activations
-        return named(pool, "pool", "what is left for the cache by the engine's rule", "B", RULE)
+        return named(pool, "pool", "memory left for the cache by the engine's rule", "B", RULE)
 
     @property
     def state_blocks(self) -> tuple[float, float]:

@@ -40,7 +40,7 @@ class DecodePart:
     first: Numeric
     steps: Numeric
     share: Numeric
-    attention: tuple[str, str]  #: what explanations call what grows with the context in its mean step
+    attention: tuple[str, str]  #: name and words of its attention in explanations
 
 
 def parts_of(work: Workload) -> Iterator[DecodePart]:
@@ -50,7 +50,7 @@ def parts_of(work: Workload) -> Iterator[DecodePart]:
     for place, (which, count) in enumerate(zip(("first", "middle", "last"), thirds(steps), strict=True), 1):
         length = named(count, "part", "steps of this part", source="the output in thirds")
         share = named(length / steps, f"w{place}", "share of the output")
-        title = f"what grows with the context, mean of the {which} third of the output"
+        title = f"attention over the context, mean of the {which} third of the output"
         yield DecodePart(named(first, "first", "keys of its first step"), length, share, (f"attention{place}", title))
         first = first + length
 

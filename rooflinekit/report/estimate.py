@@ -246,9 +246,10 @@ def _memory(estimate: Estimate, detailed: bool) -> list[tuple[str, str]]:
     longest = "unlimited" if memory.max_context is None else f"{memory.max_context} tokens"
     taken, whole = format_bytes(memory.total_bytes), format_bytes(memory.capacity_bytes)
     filled = min(round(share * _MEMORY_BAR), _MEMORY_BAR)
+    room = "" if estimate.load else f", room for batch {memory.max_batch}"  # the load's own line counts its places
     facts = [
         ("memory", f"{'█' * filled}{'░' * (_MEMORY_BAR - filled)}  {'fits' if memory.fits else 'DOES NOT FIT'}: "
-                   f"{taken} of {whole} ({share_text(share)}), room for batch {memory.max_batch}"),
+                   f"{taken} of {whole} ({share_text(share)}){room}"),
     ]  # fmt: skip
     if not detailed:
         return facts

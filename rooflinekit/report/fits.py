@@ -14,6 +14,7 @@ from rooflinekit.report.document import (
     amount,
     footer,
     ms,
+    three,
     tokens_in,
     wrapped,
 )
@@ -52,7 +53,7 @@ def lines(found: FitsOn, width: int = WIDTH) -> list[str]:
 def _told(each: Fit) -> str:
     if each.tp is None:
         return each.gpu
-    price = "" if each.usd_per_million_output is None else f", ${each.usd_per_million_output:.3g}/M"
+    price = "" if each.usd_per_million_output is None else f", ${three(each.usd_per_million_output)}/M"
     narrow = f" {each.weights}" if each.weights else ""
     return f"{each.tp} x {each.gpu}{narrow} ({ms(each.tpot_ms)}{price})"
 

@@ -16,6 +16,7 @@ from rooflinekit.estimation.estimator import Question, answer, ask
 from rooflinekit.estimation.results import Estimate
 from rooflinekit.model.graph.javascript import Instance
 from rooflinekit.model.types.errors import RooflinekitError
+from rooflinekit.report.page.deployment import DOUBTS
 from rooflinekit.report.page.loop import loop_source, unnamed
 from rooflinekit.report.page.plays import load_data
 from rooflinekit.report.page.program import Program
@@ -124,8 +125,10 @@ def seen(view: dict[str, Any]) -> dict[str, float]:
 def compare(count: int, seed: int, kinds: tuple[dict[str, tuple[Any, ...]], ...] = KINDS) -> None:
     """Play so many loads in JavaScript and in Python."""
     page, plans, expected = Program(), list[Any](), list[dict[str, float]]()
+    causes = list[dict[str, Any]]()
     questions = [each for each, _ in zip(random_questions(seed, kinds), range(count), strict=False)]
     for question, found in questions:
+        causes.append(found.doubt or {})
         predictor, load = question.resolved.predictor, question.asked
         assert load is not None
         written = page.write(predictor, ("rate" if load.users is None else "users",))
@@ -159,10 +162,12 @@ def compare(count: int, seed: int, kinds: tuple[dict[str, tuple[Any, ...]], ...]
         )
         for place, (written, load, at) in enumerate(plans)
     ]  # fmt: skip
-    data = {"library": printed.data, "offers": {"steps": list(page.steps), "scenes": scenes}}
+    data = {"library": printed.data, "doubts": DOUBTS, "offers": {"steps": list(page.steps), "scenes": scenes}}
     answers = in_node(printed.source, json.loads(json.dumps(data)), views=views)["views"]
-    for view, right, (question, _) in zip(answers, expected, questions, strict=True):
+    for view, right, question, doubts in zip(answers, expected, questions, causes, strict=True):
         assert seen(view) == pytest.approx(right, rel=1e-6, abs=1e-9), question
+        said = {f"{name}_ms": cause for name, cause in (view["doubts"] or {}).items()}
+        assert said == {name: doubt.cause for name, doubt in doubts.items()}, question
 
 
 def test_a_page_plays_what_estimate_plays() -> None:

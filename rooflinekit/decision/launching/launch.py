@@ -482,7 +482,7 @@ def _server_script(launch: Launch, server: Server, with_files: bool) -> Iterator
 def predicted(server: Server) -> str:
     """Prediction for a server, in a line."""
     made = server.prediction
-    first = f"TTFT {'without end (unstable)' if made.ttft_ms is None else f'{made.ttft_ms:.1f} ms'}"
+    first = f"TTFT {'grows without end (overload)' if made.ttft_ms is None else f'{made.ttft_ms:.1f} ms'}"
     later, rate = f"TPOT {made.tpot_ms:.2f} ms", f"{made.output_tok_s:.0f} tok/s"
     times = {"prefill": (first,), "decode": (later,)}.get(server.role.rpartition("-")[2], (first, later, rate))
     load = f" ({made.load})" if made.load else ""

@@ -133,7 +133,7 @@ def exchange_tiers(experts: int, top_k: int, ranks: int, nodes: int, each: bool)
     return Tiers(copies * nodes * (local - 1.0) / (ranks - 1.0), group_share(experts, top_k, nodes) * (nodes - 1))
 
 
-@formula("payload", "what is summed, gathered or exchanged", "B")
+@formula("payload", "data that is summed, gathered or exchanged", "B")
 def payload_bytes(rows: Numeric, width: Numeric, element: float) -> Numeric:
     """The rows of a collective, or the copies of tokens on their way to experts: m·D·b [B].
 

@@ -126,7 +126,7 @@ class Accelerator:
     vendor: str
     architecture: str
     peaks: Mapping[Dtype, float]  #: dense peak rate [FLOP/s]
-    memory_bytes: Numeric = field(metadata=about("capacity", "what the driver shows, not the marketing number", "B"))
+    memory_bytes: Numeric = field(metadata=about("capacity", "memory that the driver shows, not the marketed one", "B"))
     memory_bandwidth: Numeric = field(metadata=about("W", "memory bandwidth of the datasheet", "B/s"))
     l2_bytes: float = field(metadata=about("L2", "last cache: activations up to its size may stay on the chip", "B"))
     cores: int = field(metadata=about("SM", "cores"))  #: SMs, CUs, tensor cores
@@ -143,7 +143,7 @@ class Accelerator:
     memory_type: str = ""  #: HBM3e, GDDR7, LPDDR5X …
     price: Price | None = None
     tile_rows: int = quantity("r", "rows that a matrix instruction takes: 64 on tensor cores, 1 on a CPU", default=64)
-    reserved_bytes: Numeric = quantity("kept", "what the driver keeps from programs", "B", default=0.0)
+    reserved_bytes: Numeric = quantity("kept", "memory that the driver keeps from programs", "B", default=0.0)
     is_cpu: bool = False  #: runs its kernels itself, in place of being told to
     aliases: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -185,7 +185,7 @@ class ExpertsShape:
 class CollectiveShape:
     """A collective over `payload` bytes, in which every accelerator waits `phases` times for all others."""
 
-    payload: Numeric = quantity("payload", "what is summed, gathered or exchanged", "B")
+    payload: Numeric = quantity("payload", "data that is summed, gathered or exchanged", "B")
     phases: Numeric = quantity("phases", "times that it waits for all others", default=1.0)
 
 

@@ -49,6 +49,21 @@ function viewOf(plan, at) {  // under load: of the sequences that decode togethe
 }
 const felt = (view) => view.load ?? view;
 
+const widest = (names, sizes) => names[sizes.indexOf(Math.max(...sizes))];
+function widestPart(parts) {  // the kernels of a step whose interval is the widest; all of a family together
+  const { families, others } = DATA.doubts, spans = {};
+  for (const { family, low, high } of parts) spans[families[family] ?? others] = (spans[families[family] ?? others] ?? 0) + high - low;
+  return widest(Object.keys(spans), Object.values(spans));
+}
+function doubtsOf(view) {  // what widens the interval of each time most; null at the bound
+  const { load, rows: { plan } } = view, parts = { ttft: () => (load ? new View(plan, { ...view.at, batch: 1 }) : view).prefill, tpot: () => view.decode };
+  if (load && !load.doubts) return null;
+  return Object.fromEntries(Object.keys(parts).map((metric) => {
+    const cause = load ? load.doubts[metric] : "steps";
+    return [metric, cause === "steps" ? widestPart(parts[metric]()) : cause === "version" ? load.version : DATA.doubts.words[cause]];
+  }));
+}
+
 const causes = (parts) => Object.fromEntries(CAUSES.map((cause) => [cause, parts.reduce((all, part) => all + part.causes[cause], 0)]));  // seconds
 const bytesOf = (parts) => parts.reduce((all, part) => ({
   weights: all.weights + part.weights, cache: all.cache + part.cache, activations: all.activations + part.activations,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rooflinekit.decision.sensitivity.moves import ADVISED, CAVEATS, LEAST, NAMES, PLAYED, SHOWN
+from rooflinekit.estimation.doubts import CAUSE_WORDS, FAMILIES, OTHERS
 from rooflinekit.estimation.estimator import refuse_groups
 from rooflinekit.estimation.notes import WORDS, misfit
 from rooflinekit.estimation.options import read
@@ -24,6 +25,7 @@ from rooflinekit.model.graph.javascript import Instance
 from rooflinekit.model.step import Plan
 from rooflinekit.model.timing.calibrated import WIDEST
 from rooflinekit.model.types.batch import Batch
+from rooflinekit.model.types.engine import CAUSES, ROOM
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.units import format_bytes
 from rooflinekit.model.types.workload import Workload
@@ -171,6 +173,7 @@ def slider_data(offers: Offers, deployed: PageDeployment, against: PageDeploymen
         "words": SENTENCES | WORDS,
         "look": LOOK,
         "advice": ADVICE,
+        "doubts": DOUBTS,
         "hues": hues_of(offers.gpus),
         "admitted": running.settings.max_model_len,
         "reference": reference,
@@ -202,6 +205,9 @@ LOOK = {
 ADVICE = {"metrics": ADVISED, "names": NAMES, "evidence": EVIDENCE, "least": LEAST, "shown": SHOWN, "played": PLAYED,
           "crowd": CAVEATS["batch"]}  # fmt: skip
 """Ranking of advice, and its words."""
+
+DOUBTS = {"families": FAMILIES, "others": OTHERS, "causes": CAUSES, "words": CAUSE_WORDS, "room": ROOM}
+"""Words for what widens an interval."""
 
 _CONTROLLED = (*DEGREES, "engine", "engine_version", "batch", "isl", "osl", "cached", "context", "rate", "concurrency",
                "weights", "kv")  # fmt: skip

@@ -29,11 +29,12 @@ function showMoves(view, rows) {
 function showAdvice(view, found) {
   const { moves } = found, chips = moves.filter(({ metric }) => (OF_TAB[tab] ?? []).includes(metric)), card = document.querySelector("[role=tabpanel]:not([hidden]) .card:not([hidden])");
   card?.append(byId("chips"));
-  byId("chips").replaceChildren(...chips.map((each) => {
-    const then = found.batch ? null : VALUES[each.metric](each.view), more = pricesOf(each, view.gpus);
-    const chip = make("button", `${each.title}: ${ADVICE.names[each.metric]} ${signedShare(each.change)}${then ? ` (${then})` : ""}`, { type: "button", "data-metric": each.metric }, ...(more.length ? [make("small", more.join("; "))] : []));
+  byId("chips").replaceChildren(...[...new Set(chips.map(({ title }) => title))].map((title) => {  // one for each move, with all that it makes better here
+    const same = chips.filter((one) => one.title === title), [each] = same, then = ({ metric }) => (found.batch ? null : VALUES[metric](each.view)), gains = same.map((one) => `${ADVICE.names[one.metric]} ${signedShare(one.change)}${then(one) ? ` (${then(one)})` : ""}`);
+    const more = [...new Set(same.flatMap((one) => pricesOf(one, view.gpus)))].filter((price) => !gains.some((gain) => gain.startsWith(price.split(" ")[0])));
+    const chip = make("button", `${title}: ${gains.join(", ")}`, { type: "button" }, ...(more.length ? [make("small", more.join("; "))] : []));
     chip.addEventListener("click", () => { change(each.parts); byId("pin").focus({ preventScroll: true }); });
     return chip;
   }));
-  byId("best").textContent = view.memory.fits ? saidBest(found, view.gpus) : "";
+  byId("best").textContent = view.memory.fits ? tied(saidBest(found, view.gpus)) : "";
 }

@@ -4,15 +4,16 @@
 function tile(value, title, detail, kind = "") {
   return make("div", "", { class: `tile ${kind}` }, make("span", title), make("b", value), make("span", detail));
 }
+const tied = (text) => text.replaceAll(" %", "\u00a0%");  // a sign stays on the line of its number
 const range = (span) => (span.low === span.high ? `bound ${asTime(span.bound)}` : `${between(span.low, span.high)}; bound ${asTime(span.bound)}`);
 function tiles(view) {
   const { memory, load, at } = view, times = felt(view), { energy } = times, { fits } = memory, would = fits ? "" : "moot", priced = fits && !DATA.pool;
-  const fit = fits ? tile(`${asShare(memory.total / memory.capacity)} full`, "memory", `${asBytes(memory.total)} of ${asBytes(memory.capacity)}; room for ${GROUPED.format(memory.room)} ${counted("sequence", memory.room)}`)
+  const fit = fits ? tile(`${asShare(memory.total / memory.capacity)} full`, "memory", `${asBytes(memory.total)} of ${asBytes(memory.capacity)}; ${load ? `${three(load.running)} of ${GROUPED.format(load.slots)} places taken` : `room for ${GROUPED.format(memory.room)} ${counted("sequence", memory.room)}`}`)
     : tile("does not fit", "memory", `${asBytes(memory.needed)} needed, ${asBytes(memory.available)} there`, "bad");
-  const named = (title) => (fits ? title : `${title}, if it fitted`), first = load && !load.stable ? tile("no end", "first token (TTFT)", "grows without end (overload)", "bad") : tile(asTime(times.ttft.time), named(at.batch > 1 && !load ? `first token (TTFT), all ${GROUPED.format(at.batch)}` : "first token (TTFT)"), range(times.ttft), would);
+  const named = (title) => (fits ? title : `${title}, if it fitted`), first = load && !load.stable ? tile("no end", "first token (TTFT)", "grows without end (overload)", "bad") : tile(asTime(times.ttft.time), named(`first token (TTFT)${load ? ", mean" : at.batch > 1 ? `, all ${GROUPED.format(at.batch)}` : ""}`), range(times.ttft), would);
   const running = load ? [tile(three(load.running), "sequences running", `${three(load.rate)} requests/s${"rate" in load.at ? `; at most ${three(load.knee)} can be served` : ""}`)] : [];
   byId("tiles").replaceChildren(
-    tile(asTime(times.tpot.time), named("time per token (TPOT)"), range(times.tpot), would), ...(DATA.pool ? [] : [first]),
+    tile(asTime(times.tpot.time), named(`time per token (TPOT)${load ? ", mean" : ""}`), range(times.tpot), would), ...(DATA.pool ? [] : [first]),
     tile(`${three(times.rateUser)} tok/s`, "each user", `${three(times.rateEach)} each GPU${load ? "" : ", prompts included"}`, would), ...running,
     ...(priceOf(view) && priced ? [tile(asDollars(dollars(view)), "price of 1M output tokens", `at $${priceOf(view)[0]} an hour for each GPU`)] : []),
     ...(energy && priced ? [tile(asEnergy(energy.joules), "energy of a token", `each GPU at ${three(energy.watts)} W`)] : []), fit);
@@ -33,10 +34,15 @@ function underOf(view) {
   if (load) return `19 of 20 have it within ${asTime(quantileOf(load.sorted.ttft, 0.95))}.${"rate" in at ? ` Up to ${three(load.knee)} such requests a second can be served; this load takes ${asShare(at.rate / load.knee)} of that.` : ""}`;
   return at.batch > 1 && !DATA.pool ? `One prompt alone takes ${asTime(new View(view.rows.plan, { ...at, batch: 1 }).ttft.time)}.` : "";
 }
+function doubtOf(view) {  // how far times may be off, and what widens the intervals most
+  const { low, high, near } = felt(view).tpot;
+  if (low === high) return "";
+  const { ttft, tpot } = doubtsOf(view), most = DATA.pool || ttft === tpot ? tpot : `${tpot} (TPOT), ${ttft} (TTFT)`;
+  return `In 8 of 10 deployments of others a token took ${between(...near)}; ranges above are 9 of 10, ${view.rows.plan.evidence === "measured" ? "from measured kernels" : "with measurements of a near combination: there are none of this one"}. Widest doubt: ${most}.`;
+}
 function shareOf(view) {  // the largest parts of the time of a token, as its chart has them
   const { terms, parts } = stepTerms(view, "decode"), all = sum(parts), ranked = parts.map((time, place) => [time, terms[place][0]]).sort((one, other) => other[0] - one[0]).slice(0, 2);
-  const { low, high, near } = felt(view).tpot, ranges = low === high ? "" : `In 8 of 10 deployments of others a token took ${near.map(asTime).join(" to ")}. Ranges drawn are 9 of 10${view.rows.plan.evidence === "measured" ? " from measured kernels." : ": no measurements for this combination, so those of a near one are used."}`;
-  return [`Largest parts of a token: ${ranked.map(([time, name]) => `${name} ${asShare(time / all)}`).join(", ")}.`, ranges, crossing(view, bytesOf(view.decode))];
+  return [`Largest parts of a token: ${ranked.map(([time, name]) => `${name} ${asShare(time / all)}`).join(", ")}.`, crossing(view, bytesOf(view.decode))];
 }
 function crossing(view, read) {  // more sequences read more experts, so that the weights grow with the batch too
   const each = read.cache / view.at.batch;
@@ -181,7 +187,7 @@ function factsOf(view) {
   const level = times.tpot.low === times.tpot.high ? say("bound") : say("expected", { evidence: view.rows.plan.evidence, ttft: asTime(times.ttft.bound), tpot: asTime(times.tpot.bound) });
   return [
     say("asked", { load: asked, isl: at.isl, osl: at.osl, cached: at.cached ? say("cached", at) : "", images: DATA.images ?? "", weights, activations, kv }),
-    say("memory", { total: asBytes(memory.total), capacity: asBytes(memory.capacity), share: Math.round(100 * memory.total / memory.capacity), room: say(view.load ? "slots" : "room", { most: GROUPED.format(memory.room) }), level }),
+    say("memory", { total: asBytes(memory.total), capacity: asBytes(memory.capacity), share: Math.round(100 * memory.total / memory.capacity), room: say(view.load ? "slots" : "room", { most: GROUPED.format(view.load ? view.load.slots : memory.room) }), level }),
   ];
 }
 function notesOf(view) {
@@ -221,17 +227,18 @@ function update() {
   showTab();
   retell(view);
   byId("charts").hidden = !view;
-  byId("said").className = view ? "" : "bad-text";
+  byId("said").className = view ? "said" : "said bad-text";
   if (!view) {
     byId("said").textContent = `${state.model} on ${gpusOf(state.tp)} × ${state.gpu} with ${state.engine}: ${whyNot(state)}.`;
-    for (const id of ["tiles", "compared", "headline", "under", "best"]) byId(id).replaceChildren();
+    for (const id of ["tiles", "compared", "headline", "under", "best", "doubt"]) byId(id).replaceChildren();
     return;
   }
   const reference = pinned ? answer(pinned) : against(), name = pinned ? titleOf(pinned) : DATA.reference?.title ?? "";
   byId("headline").className = view.memory.fits && (view.load?.stable ?? true) ? "headline" : "headline bad-text";
   byId("headline").replaceChildren(...headlineOf(view));
-  byId("under").textContent = underOf(view);
-  byId("said").textContent = shareOf(view).filter((line) => line).join(" ");
+  byId("under").textContent = tied(underOf(view));
+  byId("said").textContent = tied(shareOf(view).filter((line) => line).join(" "));
+  byId("doubt").textContent = doubtOf(view);
   tiles(view);
   compared(view, reference, name);
   drawAll(view, reference, name);

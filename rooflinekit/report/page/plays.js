@@ -133,12 +133,13 @@ function variedAt(plan, at) {  // mean times where lengths vary by a fifth in pl
 }
 const SIGMAS = 2 * 1.645;
 function reached([low, high], [variances, places, known], own, users, waiting, prompt) {  // quantiles of log(measured / predicted) under load, as `LoadErrors.reach` has them
-  const steps = Math.log(Math.max(high, 1) / Math.min(low, 1)), terms = [Math.min(steps / SIGMAS, 1) ** 2, 1, Number(own.stands_in), Number(users <= 8), Number(users > 64)];
-  const scale = Math.sqrt(total(terms.map((term, place) => term * variances[place]))), logs = places.map((each, place) => { const log = scale * each; return log + waiting * ((own.full ? own.full[place] : log) - log); });
+  const steps = Math.log(Math.max(high, 1) / Math.min(low, 1)), terms = [Math.min(steps / SIGMAS, 1) ** 2, 1, Number(own.stands_in), Number(users <= 8), Number(users > 64), 1], parts = terms.map((term, place) => term * variances[place]);
+  const scale = Math.sqrt(total(parts)), logs = places.map((each, place) => { const log = scale * each; return log + waiting * ((own.full ? own.full[place] : log) - log); });
+  logs.cause = widest(DATA.doubts.causes, [...parts.map((part) => (1 - waiting) * part / (scale * scale || 1)), waiting]);
   if (!known) return logs;
   const near = known.loads.map(([count, tokens]) => known.level + known.near * Math.exp(-(Math.log(count / users) ** 2 + Math.log(tokens / prompt) ** 2) / 2));
   const left = Math.max(1 - total(near.map((a, i) => total(near.map((b, j) => a * known.inverse[i][j] * b)))), 0.01), middle = logs[3], error = total(near.map((a, i) => a * known.weights[i]));
-  return logs.map((log) => Math.sqrt(left) * (log - middle) + left * middle + error);
+  return Object.assign(logs.map((log) => Math.sqrt(left) * (log - middle) + left * middle + error), { cause: logs.cause });
 }
 const ended = ([time, bound], logs) => {  // the time with its 90 % interval, and the 80 % one
   const [low, near, far, high] = [0, 1, logs.length - 2, logs.length - 1].map((place) => time * Math.exp((place < 3 ? Math.min : Math.max)(logs[place], 0)));
@@ -156,7 +157,7 @@ function playedAt(plan, at) {  // what users feel; null where not one request fi
   const knee = !users && at.rate < law && growth.every(Boolean) ? Math.min(law, servedOf(state, sums)) : law, now = state.times[LOOP.NOW], steps = total(state.decode_steps), sequences = steps ? Math.max(total(state.tokens_out) / own.yielded / steps, 1) : 1;
   const local = Math.max(even(sequences / own.replicas), 1), decode = rules.drafted ? call("round", local, isl.mean, isl.mean + osl.mean / 2, at.speed) : call("token", local, isl.mean + osl.mean / 2, at.speed), prompt = call("prompt", Math.max(isl.mean, 1), at.speed);
   const first = meanOf(sums.ttft), whole = meanOf(sums.e2e), token = sums.tpot.length ? meanOf(sums.tpot) : decode[0];
-  let spans = [[first, first, first, first], [token, token, token, token]];
+  let spans = [[first, first, first, first], [token, token, token, token]], doubts = null;
   if (own.fitted) {
     const some = firstOf(clients, Math.min(users ? Math.max(Math.min(ENDS_OF, count), 2 * users) : ENDS_OF, count));
     const mean = (...factors) => { [table.decode_factor, table.prompt_factor] = factors; const part = sumsOf(some, played(some, rules, tables), 0); return [meanOf(part.ttft), meanOf(part.tpot)]; };
@@ -168,14 +169,15 @@ function playedAt(plan, at) {  // what users feel; null where not one request fi
     const size = users <= placesOf(1) ? 1 - own.pool_error : 1 + own.pool_error;
     if (users && (users <= placesOf(size)) !== (users <= placesOf(1))) {  // both sides of whether all users have a place, as `LoadPlay.reaches` has them
       const part = sumsOf(some, played(some, { ...rules, blocks: Math.max(Math.trunc(rules.blocks * size), 1) }, tables), 0), further = [meanOf(part.ttft) / there[0], meanOf(part.tpot) / there[1]].map(Math.log);
-      logsOf(part.parts.waits / meanOf(part.e2e)).forEach((other, which) => { logs[which] = logs[which].map((log, place) => (place === 3 ? log : (place < 3 ? Math.min : Math.max)(log, other[place] + further[which]))); });
+      logsOf(part.parts.waits / meanOf(part.e2e)).forEach((other, which) => { const both = logs[which].map((log, place) => (place === 3 ? log : (place < 3 ? Math.min : Math.max)(log, other[place] + further[which]))); logs[which] = Object.assign(both, { cause: both.some((log, place) => log !== logs[which][place]) ? DATA.doubts.room : logs[which].cause }); });
     }
     spans = [first, token].map((time, which) => ended([time, bounds[which]], logs[which]));
+    doubts = { ttft: logs[0].cause, tpot: logs[1].cause };
   }
   const made = sums.tokens / sums.makespan, others = Math.min(sums.others, token), held = isl.mean + (rules.reserves ? osl.mean : osl.mean / 2);
   const sorted = Object.fromEntries(["ttft", "tpot", "e2e"].map((name) => [name, Float64Array.from(sums[name]).sort()]));
   return {
-    at, ttft: spanOf(spans[0]), tpot: spanOf(spans[1]), e2e: whole, running, sequences, knee, rate: at.rate ?? sums.count / sums.makespan,
+    at, ttft: spanOf(spans[0]), tpot: spanOf(spans[1]), doubts, version: own.version, e2e: whole, running, sequences, knee, rate: at.rate ?? sums.count / sums.makespan,
     stable: Number(Boolean(users) || (at.rate < knee && !growth.every(Boolean))), busy, queue: sums.parts.behind + sums.parts.waits,
     slots: Math.trunc(Math.max(Math.min(rules.most, rules.blocks * rules.block / held), 1)), rateEach: made / plan.gpus, rateUser: 1 / token,
     memory: admitted(call, own, isl, osl, memoryOf(call("held", Math.max(even(running), 1), isl.mean + osl.mean / 2, isl.mean))), energy: "energy" in plan.plays.functions ? energyOf(call("energy", sequences, isl.mean, osl.mean, at.speed, made)) : null,

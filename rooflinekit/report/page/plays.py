@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rooflinekit.estimation.doubts import version_words
 from rooflinekit.load.answer import POOL_ERROR, AskedLoad
 from rooflinekit.load.lengths import Length, LogNormal, Longer
 from rooflinekit.load.policies import rules_of
@@ -234,9 +235,10 @@ def _scene(predictor: Predictor, splits: Sequence[Split]) -> dict[str, Any]:
         "front": [front.time(0), plan.costs.token if settings.front_end == "http" else 0.0],
         "images": plan.image_tokens,
         "errors": [
-            [errors.variances(each), getattr(errors, f"{each}_places"), _known(errors.own, each)]
-            for each in ("ttft", "tpot")
+            [[*getattr(errors, each), version], getattr(errors, f"{each}_places"), _known(errors.own, each)]
+            for each, version in zip(("ttft", "tpot"), errors.version, strict=True)
         ],
+        "version": version_words(plan.deployment),
         "pool_error": POOL_ERROR,
         "full": errors.full_places,
         "stands_in": plan.calibration is not None and bool(plan.calibration.widening),
