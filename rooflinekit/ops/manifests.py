@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from rooflinekit.decision.launching.launch import Launch, Server, predicted
+from rooflinekit.decision.launching.launch import HEAD, Launch, Server, predicted
 from rooflinekit.model.types.errors import InputError, nearest_of
 from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.files import table_of
@@ -79,8 +79,6 @@ def _check(launch: Launch, target: str, can: dict[str, Any]) -> None:
                 f"a replica of {server.gpus} accelerators spans hosts of {server.host_gpus}; --target {target} does "
                 f"not, take {instead('hosts')}"
             )
-        if server.gpus > server.host_gpus and server.attention_replicas > 1:
-            raise InputError("attention replicas on several hosts need other flags on each; leave --target out")
     split = any(_role(server) for server in servers)
     if split and not can["split"]:
         raise InputError(f"prefill and decode apart need --target {instead('split')}, not {target}")
@@ -311,8 +309,11 @@ def _side_channel(server: Server) -> list[dict[str, Any]]:
     ]
 
 
-_DYNAMO_SAYS = ("--port", "--distributed-executor-backend")
-"""Settings that Dynamo's operator decides: examples/backends/vllm/deploy/v1beta1/disagg-multinode.yaml (04521f4)."""
+_DYNAMO_SAYS = (
+    "--port", "--distributed-executor-backend", "--data-parallel-address", "--data-parallel-size-local",
+)  # fmt: skip
+"""Settings that Dynamo's operator decides: examples/backends/vllm/deploy/v1beta1/disagg-multinode.yaml (04521f4) and
+deploy/operator/internal/dynamo/backend_vllm.go (003d1ee)."""
 
 
 def _dynamo(launch: Launch) -> list[dict[str, Any]]:
@@ -353,10 +354,9 @@ def _lws(launch: Launch) -> list[dict[str, Any]]:
         leader = _container(server, "leader")
         group: dict[str, Any] = {"size": hosts, "restartPolicy": "RecreateGroupOnPodRestart"}
         if hosts > 1:
-            leader |= _ray(server, leader)
-            worker = _container(server, "worker")
-            joined = f"bash {_MULTI_NODE} worker --ray_address=$(LWS_LEADER_ADDRESS)"
-            worker = {key: worker[key] for key in ("name", "image", "env", "resources", "volumeMounts")}
+            worker = {key: leader[key] for key in ("image", "env", "resources", "volumeMounts")} | {"name": "worker"}
+            begun, joined = _on_hosts(server, leader)
+            leader |= {"command": ["sh", "-c", begun], "args": []}
             worker |= {"command": ["sh", "-c", joined]}
             labels = {"metadata": {"labels": {"role": "leader"}}}
             group["leaderTemplate"] = labels | {"spec": {"containers": [leader], "volumes": _volumes()}}
@@ -380,13 +380,22 @@ _MULTI_NODE = "/vllm-workspace/examples/online_serving/multi-node-serving.sh"
 """Start of several hosts in vLLM's image: docs/examples/vllm/GPU/lws.yaml of kubernetes-sigs/lws (060ab4d)."""
 
 
-def _ray(server: Server, leader: dict[str, Any]) -> dict[str, Any]:
-    """Container of the leader of several hosts."""
-    if server.prediction.engine != "vllm":
-        raise InputError(f"{server.prediction.engine} on several hosts needs other flags on each; vllm is written")
-    serve = shlex.join([*leader["command"], *leader["args"]])
+def _on_hosts(server: Server, leader: dict[str, Any]) -> tuple[str, str]:
+    """Shell commands of the leader of several hosts and of each worker.
+
+    SGLang runs the same on each with its rank. vLLM's attention replicas are on all hosts, those of workers without an
+    API server; a model that is split over hosts joins them by Ray. Variables are those of LeaderWorkerSet.
+    """
+    words = [*leader["command"], *leader["args"]]
+    serve = shlex.join(words).replace(HEAD, "$(LWS_LEADER_ADDRESS)")
+    if server.prediction.engine == "sglang":
+        ranked = serve.replace("--node-rank 0", "--node-rank $(LWS_WORKER_INDEX)")
+        return ranked, ranked
+    if server.attention_replicas > 1:
+        local = server.attention_replicas * server.host_gpus // server.gpus
+        return serve, f"{serve} --headless --data-parallel-start-rank $((LWS_WORKER_INDEX * {local}))"
     begun = f"bash {_MULTI_NODE} leader --ray_cluster_size=$(LWS_GROUP_SIZE)"
-    return {"command": ["sh", "-c", f"{begun}; {serve}"], "args": []}
+    return f"{begun}; {serve}", f"bash {_MULTI_NODE} worker --ray_address=$(LWS_LEADER_ADDRESS)"
 
 
 def _scaled_object(server: Server, name: str, kind: dict[str, str]) -> dict[str, Any]:

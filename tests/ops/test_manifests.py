@@ -125,9 +125,12 @@ CASES = {
     "plan": lambda: rk.launch(plan=PLAN),
     "split": lambda: rk.launch(plan=SPLIT),
     "two hosts": lambda: rk.launch("llama-3.1-405b", "h100-sxm", tp=8, pp=2),
+    "replicas on two hosts": lambda: rk.launch("deepseek-r1", "h100-sxm", tp=1, dp=16, ep=16, max_model_len=8192),
+    "sglang on two hosts": lambda: rk.launch("deepseek-r1", "h100-sxm", tp=1, dp=16, ep=16, engine="sglang"),
     "sglang": lambda: rk.launch("llama-3-70b", tp=4, engine="sglang"),
 }
 HELD = {"plan": TARGETS, "split": ("llm-d", "dynamo"), "two hosts": ("dynamo", "lws"),
+        "replicas on two hosts": ("dynamo", "lws"), "sglang on two hosts": ("lws",),
         "sglang": ("kserve", "lws", "skypilot")}  # fmt: skip
 
 
@@ -222,6 +225,26 @@ class TestTargets:
         _, worker = documents(made["two hosts"], "dynamo")[0]["spec"]["components"]
         assert worker["multinode"] == {"nodeCount": 2}
 
+    def test_attention_replicas_on_two_hosts_have_their_ranks(self, made: dict[str, rk.Launch]) -> None:
+        group = documents(made["replicas on two hosts"], "lws")[0]["spec"]["leaderWorkerTemplate"]
+        leader, worker = (
+            group[f"{role}Template"]["spec"]["containers"][0]["command"][-1] for role in ("leader", "worker")
+        )
+        assert "--data-parallel-address '$(LWS_LEADER_ADDRESS)'" not in leader  # quotes would hide it from the shell
+        assert "--data-parallel-address $(LWS_LEADER_ADDRESS)" in leader
+        assert worker == f"{leader} --headless --data-parallel-start-rank $((LWS_WORKER_INDEX * 8))"
+        (graph,) = documents(made["replicas on two hosts"], "dynamo")
+        args = graph["spec"]["components"][1]["podTemplate"]["spec"]["containers"][0]["args"]
+        assert args[args.index("--data-parallel-size") + 1] == "16"
+        assert not {"--data-parallel-address", "--data-parallel-size-local"} & {*args}  # its operator adds them
+        both = documents(made["sglang on two hosts"], "lws")[0]["spec"]["leaderWorkerTemplate"]
+        assert (
+            "--dist-init-addr $(LWS_LEADER_ADDRESS):5000"
+            in both["workerTemplate"]["spec"]["containers"][0]["command"][-1]
+        )
+        for role in ("leader", "worker"):
+            assert "--node-rank $(LWS_WORKER_INDEX)" in both[f"{role}Template"]["spec"]["containers"][0]["command"][-1]
+
     def test_sglang_listens_beyond_its_container(self, made: dict[str, rk.Launch]) -> None:
         (task,) = documents(made["sglang"], "skypilot")
         assert "--host 0.0.0.0" in task["run"]
@@ -302,7 +325,7 @@ GRAPH = {
 """What the CRD says of a graph: deploy/operator/config/crd/bases/nvidia.com_dynamographdeployments.yaml (01cc1c3)."""
 
 
-@pytest.mark.parametrize("case", ["plan", "split", "two hosts"])
+@pytest.mark.parametrize("case", ["plan", "split", "two hosts", "replicas on two hosts"])
 def test_a_graph_keeps_the_rules_of_dynamo(case: str, made: dict[str, rk.Launch]) -> None:
     jsonschema = pytest.importorskip("jsonschema")
     (graph,) = documents(made[case], "dynamo")

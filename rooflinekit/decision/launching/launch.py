@@ -23,6 +23,7 @@ from rooflinekit.model.types.units import GB
 from rooflinekit.specs.files import read_json
 from rooflinekit.version import __version__
 
+HEAD = "HEAD-HOST"  #: address of the first of several hosts, for a user to replace
 _GRAPHS = 512  # sequences: the largest batch for which vLLM captures graphs by default (config/vllm.py)
 _PREFILL = 16_384  # tokens of SGLang's --max-prefill-tokens by default
 
@@ -86,7 +87,7 @@ def _vllm(target: Target) -> Iterator[Wish]:
     yield Wish("tp", tp, f"each layer over {tp} GPUs", when=tp > 1)
     yield Wish("dp", dp, f"{dp} attention replicas", when=dp > 1)
     yield Wish("dp_local", target.host_gpus // (deployment.gpus // dp), "of which this host has", when=spread)
-    yield Wish("head", "HEAD-HOST", "address of the first host", when=spread)
+    yield Wish("head", HEAD, "address of the first host", when=spread)
     yield Wish("ep", True, f"experts over all {ep} ranks", when=ep > 1)
     yield Wish("redundant_experts_on", True, "copies of popular experts", when=copies > 0)
     flag = target.flag("redundant_experts")
@@ -183,7 +184,7 @@ def _sglang(target: Target) -> Iterator[Wish]:
     yield from _common(target)
     yield Wish("nodes", hosts, "hosts of one replica", when=hosts > 1)
     yield Wish("node_rank", 0, "the first of them; count up on the others", when=hosts > 1)
-    yield Wish("head", "HEAD-HOST:5000", "address of the first of them", when=hosts > 1)
+    yield Wish("head", f"{HEAD}:5000", "address of the first of them", when=hosts > 1)
     yield Wish("sequences", target.sequences * shared, "sequences at once")
     yield Wish("tokens", tokens, "tokens of one prefill step at most", when=tokens > 0)
     yield Wish("prefill_tokens", tokens, "room for such a step", when=tokens > _PREFILL)
