@@ -562,6 +562,21 @@ def test_a_hybrid_with_a_draft_keeps_its_states_at_every_drafted_token(engine, b
     assert memory_of("qwen3.6-27b", engine="vllm@0.19", **PAIR, **asked).kv_pool_tokens < 262_144 / 2  # divided
 
 
+@pytest.mark.parametrize(
+    ("model", "blocks", "asked"),
+    [
+        # vllm-project/recipes 551: "exceeds available Mamba cache blocks (856)"
+        ("qwen3.6-27b", 856, {"gpu": "h100-sxm", "memory_fraction": 0.95}),
+        # vllm-project/recipes 810: 377,456 tokens are 491 of 341 blocks of 262,144
+        ("qwen3.8-27b", 491, {"gpu": "rtx-5090", "tp": 2, "max_model_len": 262_144}),
+    ],
+)
+def test_hybrids_have_the_blocks_that_vllm_counted(model, blocks, asked):
+    got = memory_of(model, weights="fp8_block", isl=1000, osl=100, **asked)
+    assert got.kv_blocks == pytest.approx(blocks, rel=0.01)
+    assert 491 * 262_144 // 341 == pytest.approx(377_456, abs=3)
+
+
 def test_a_state_has_its_blocks_without_graphs_and_one_less_without_a_prefix_cache():
     # vLLM 0.17.1 with --enforce-eager: 284 blocks of 2,096 tokens, 12.91 x 32,768 (16 blocks and 3 x 2)
     asked = {"gpu": "a100-sxm-80gb", "weights": "int4", "kv": "fp8", "max_model_len": 32_768, "engine": "vllm@0.17.1"}
