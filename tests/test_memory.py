@@ -546,8 +546,8 @@ def test_a_hybrid_with_a_draft_keeps_its_states_at_every_drafted_token(engine):
     """Qwen3.6-27B on 2 x 3090 with 3 tokens of its MTP layer, FP8 cache, 262,144 tokens: club-3090 91, 294 and 642.
 
     17 attention layers make groups of 17; the convolution keeps 3 inputs more, so a block has 1,600 tokens. A sequence
-    is 164 blocks of attention, and 3 groups of 2 states and those of 3 drafted tokens: 179. The logs have 619,479 tokens
-    (423 blocks), 622,408 (425) and 623,873 (426, "Available KV cache memory: 11.05 GiB").
+    is 164 blocks of attention, and 3 groups of 2 states and those of 3 drafted tokens: 179. The logs have 619,479
+    tokens (423 blocks), 622,408 (425) and 623,873 (426, "Available KV cache memory: 11.05 GiB").
     """
     asked = {"gpu": "rtx-3090", "kv": "fp8", "max_model_len": 262_144, "draft": "mtp", "draft_tokens": 3}
     got = memory_of("qwen3.6-27b", engine=engine, **PAIR, **asked)
