@@ -541,15 +541,13 @@ def test_a_hybrid_sequence_is_reckoned_with_two_blocks_a_state():
     assert got.kv_pool_tokens == pytest.approx(302_921, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("engine", "blocks", "tokens"),
-    [("vllm@0.20.1", 423, 619_479), ("vllm@0.21", 425, 622_408), ("vllm", 426, 623_873)],
-)
-def test_a_hybrid_with_a_draft_keeps_its_states_at_every_drafted_token(engine, blocks, tokens):
+@pytest.mark.parametrize("engine", ["vllm@0.20.1", "vllm@0.21", "vllm"])
+def test_a_hybrid_with_a_draft_keeps_its_states_at_every_drafted_token(engine):
     """Qwen3.6-27B on 2 x 3090 with 3 tokens of its MTP layer, FP8 cache, 262,144 tokens: club-3090 91, 294 and 642.
 
     17 attention layers make groups of 17; the convolution keeps 3 inputs more, so a block has 1,600 tokens. A sequence
-    is 164 blocks of attention, and 3 groups of 2 states and those of 3 drafted tokens: 179.
+    is 164 blocks of attention, and 3 groups of 2 states and those of 3 drafted tokens: 179. The logs have 619,479
+    tokens (423 blocks), 622,408 (425) and 623,873 (426, "Available KV cache memory: 11.05 GiB").
     """
     asked = {"gpu": "rtx-3090", "kv": "fp8", "max_model_len": 262_144, "draft": "mtp", "draft_tokens": 3}
     got = memory_of("qwen3.6-27b", engine=engine, **PAIR, **asked)
@@ -557,9 +555,21 @@ def test_a_hybrid_with_a_draft_keeps_its_states_at_every_drafted_token(engine, b
     assert got.kv_blocks == got.kv_pool_bytes // block
     assert got.max_concurrency == pytest.approx(got.kv_blocks / (164 + 3 * (2 + 3)))
     assert got.kv_pool_tokens == int(got.max_concurrency * 262_144)
-    assert blocks * 262_144 // 179 == pytest.approx(tokens, abs=1)  # as the logs have it
-    assert blocks == pytest.approx(11.05 * GIB / block, rel=0.01)  # 642: "Available KV cache memory: 11.05 GiB"
     assert memory_of("qwen3.6-27b", engine="vllm@0.19", **PAIR, **asked).kv_pool_tokens < 262_144 / 2  # divided
+
+
+@pytest.mark.parametrize(
+    ("model", "blocks", "asked"),
+    [
+        # vllm-project/recipes 551: "exceeds available Mamba cache blocks (856)"
+        ("qwen3.6-27b", 856, {"gpu": "h100-sxm", "memory_fraction": 0.95}),
+        # vllm-project/recipes 810: 377,456 tokens are 491 of 341 blocks of 262,144
+        ("qwen3.8-27b", 491, {"gpu": "rtx-5090", "tp": 2, "max_model_len": 262_144}),
+    ],
+)
+def test_hybrids_have_the_blocks_that_vllm_counted(model, blocks, asked):
+    got = memory_of(model, weights="fp8_block", isl=1000, osl=100, **asked)
+    assert got.kv_blocks == pytest.approx(blocks, rel=0.01)
 
 
 def test_a_state_has_its_blocks_without_graphs_and_one_less_without_a_prefix_cache():
@@ -568,7 +578,6 @@ def test_a_state_has_its_blocks_without_graphs_and_one_less_without_a_prefix_cac
     eager, plain = (memory_of("qwen3.5-35b-a3b", eager=True, prefix_caching=on, **asked) for on in ("on", "off"))
     assert eager.max_concurrency == pytest.approx(eager.kv_blocks / 22)
     assert plain.max_concurrency == pytest.approx(plain.kv_blocks / 19)
-    assert pytest.approx(12.91, abs=0.005) == 284 / 22
 
 
 @pytest.mark.parametrize(("drafted", "gib"), [(0, 0.09), (3, 0.14)])

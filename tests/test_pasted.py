@@ -504,6 +504,29 @@ class TestLogs:
         assert "the accelerator or --tp is another" in run.notes[0]
 
 
+def test_a_start_up_with_a_draft_is_compared_with_its_layers_and_states(tmp_path: Path) -> None:
+    """Qwen3.6-27B on 2 x 3090 with 3 tokens of its MTP layer (club-3090 issue 642; the flags are those of 294)."""
+    flags = "'tensor_parallel_size': 2, 'kv_cache_dtype': 'fp8_e5m2', 'max_num_batched_tokens': 8192, 'max_num_seqs': 2"
+    log = (
+        f"INFO [utils.py:278] non-default args: {{'model': 'Qwen/Qwen3.6-27B', 'max_model_len': 262144, {flags}, "
+        "'speculative_config': {'method': 'DRAFT', 'num_speculative_tokens': 3}}\n"
+        "INFO [gpu_worker.py:508] Available KV cache memory: 11.05 GiB\n"
+        "INFO [kv_cache_utils.py:2146] GPU KV cache size: 623,873 tokens\n"
+        "INFO [kv_cache_utils.py:2147] Maximum concurrency for 262,144 tokens per request: 2.38x\n"
+    )
+    given = {"model": "qwen3.6-27b", "gpu": "rtx-3090", "weights": "int4", "tp": 2}
+    tokens = {}
+    for draft in ("mtp", "dflash"):
+        run = compare(written(tmp_path, f"{draft}.log", log.replace("DRAFT", draft)), **given).runs[0]
+        room, said = (
+            next(each for each in run.metrics if each.metric == name) for name in ("kv_pool_bytes", "kv_pool_tokens")
+        )
+        tokens[draft] = (said.measured / room.measured) / (said.predicted / room.predicted) - 1.0
+        assert any("dflash" in note for note in run.notes) == (draft == "dflash")
+    assert abs(tokens["mtp"]) < 0.01
+    assert abs(tokens["dflash"]) > 0.05
+
+
 class TestBounds:
     LONG = LLMD | {"gpu": "H100", "decode_replicas": None, "request_rate": "inf", "max_concurrency": 1, "completed": 4,
                    "total_input_tokens": 4 * 100_000, "total_output_tokens": 400, "mean_ttft_ms": 902.0,

@@ -26,9 +26,13 @@ from rooflinekit.evidence.measurement import PREDICTED
 from rooflinekit.evidence.steps import compare_model, read_steps
 from rooflinekit.evidence.why import Why, explain, told
 from rooflinekit.load.answer import AskedLoad
+from rooflinekit.model.capacity import MemoryModel
+from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.speculation import speculate
 from rooflinekit.model.types.answer import Answer
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.speculation import METHODS, Speculation
 from rooflinekit.model.types.units import GIB, format_bytes, format_time
 from rooflinekit.specs import load_accelerator
 from rooflinekit.version import __version__
@@ -430,7 +434,7 @@ def _memory(log: StartUp, given: Given) -> ComparedRun:
     called = f" (the log calls its model {log.called})" if unknown else ""
     facts = known_facts(f"{log.source}{called}", log.facts, given.facts, ("model", "gpu"))
     resolved = resolve_facts(facts, given, log.deployment)
-    plan, memory = resolved.plan, resolved.predictor.memory
+    plan, (memory, unknown_draft) = resolved.plan, _drafting(log, resolved.predictor)
     longest = float(log.max_len or plan.deployment.settings.max_model_len or plan.model.max_context or 8192)
     held = memory.evaluate(float(plan.deployment.dp), longest, 1.0)
     short, long = (memory.evaluate(1.0, tokens, 1.0) for tokens in (8192.0, 16384.0))
@@ -457,8 +461,19 @@ def _memory(log: StartUp, given: Given) -> ComparedRun:
                   if measured and predicted > 0.0)  # fmt: skip
     named = replace(facts, model=plan.model.name, gpu=plan.system.accelerator.name)
     doubted = _too_much(log, pool, float(held.capacity_bytes), named.gpu)
-    notes = (*doubted, *_cache_words(log), *resolved.warnings)
+    notes = (*doubted, *_cache_words(log), *unknown_draft, *resolved.warnings)
     return ComparedRun(log.source, f"{facts.engine} start-up log", named, found, None, notes, doubted=len(doubted))
+
+
+def _drafting(log: StartUp, predictor: Predictor) -> tuple[MemoryModel, list[str]]:
+    """The memory with the draft that a log states, and a note where it is none that is known here."""
+    if not log.draft or not log.draft_tokens:
+        return predictor.memory, []
+    method = "mtp" if log.draft.endswith("mtp") else log.draft
+    choice = Speculation.read({"draft": method, "draft_tokens": log.draft_tokens}) if method in METHODS else None
+    if choice is None or (method == "mtp" and not predictor.plan.model.mtp_layers):
+        return predictor.memory, [f"the log's draft ({log.draft}) is not in the prediction"]
+    return speculate(predictor, choice).memory, []
 
 
 def _too_much(log: StartUp, pool: float, capacity: float, gpu: str | None) -> list[str]:

@@ -107,6 +107,8 @@ class StartUp:
     graph_bytes: float | None = None
     activation_bytes: float | None = None
     called: str | None = None
+    draft: str | None = None  #: its method, as the engine names it
+    draft_tokens: int = 0
 
 
 class Fields:

@@ -103,6 +103,7 @@ def read_startup(source: str, text: str) -> StartUp:
         times, RunFacts(known_model(model), engine=_versioned(engine, version), tp=tp, max_num_seqs=most), told,
         printed_tokens=round(printed) if divided and printed else None, state_bytes=states or None,
         graph_bytes=size.get("graph"), activation_bytes=size.get("activation"), called=model,
+        draft=said.get("draft", (None,))[0], draft_tokens=int(number.get("drafted", 0.0)),
     )  # fmt: skip
 
 
