@@ -1,4 +1,4 @@
-"""The search of the docs: ten words that readers type, and the page that answers among the first three results."""
+"""The search of the docs: words that readers type, and the page that answers among the first three results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ WANTED = {
     "why is decode slow": "learn/batch", "KV cache size": "kv-cache", "cost per token": "questions/price-of-tokens",
     "which GPU": "questions/which-gpu", "MLA": "learn/attention", "goodput": "under-load",
     "chunked prefill": "learn/chunked-prefill", "TTFT": "learn/request",
-    "head-of-line blocking": "learn/continuous-batching", "GEMV": "learn/batch",
+    "head-of-line blocking": "learn/continuous-batching", "GEMV": "learn/batch", "GEMM": "learn/batch",
+    "roofline": "why-decode", "flash attention": "techniques/flash-attention", "MFU": "nomenclature",
+    "MBU": "nomenclature", "tail latency": "under-load", "RoPE": "shapes", "logits": "shapes",
 }  # fmt: skip
 FOUND = "[...document.querySelectorAll('ul.search > li > a')].map((each) => each.getAttribute('href'))"
 

@@ -369,7 +369,7 @@ def _expected_in_words(order: Sequence[Ranked], question: PlanQuestion) -> str |
     more = f"{_gpus(best.gpus - other.gpus)}" if hour is None or whole is None else f"${whole - hour:,.2f} an hour"
     sure = f"{question.confidence * 100:g} %"
     do = "does" if other.gpus == 1 else "do"
-    return f"At expected times {_gpus(other.gpus)} {do} ({name}{on}){money}; {sure} confidence costs {more} more."
+    return f"At expected times {_gpus(other.gpus)} {do} ({name}{on}){money}. Price of certainty ({sure}): {more}."
 
 
 def _measured_in_words(candidates: Sequence[Candidate]) -> str | None:
