@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
 import numpy as np
 import pandas as pd
@@ -18,7 +19,7 @@ from rooflinekit.model.types.kernel import FAMILIES, AttentionShape, CollectiveS
 from rooflinekit.specs import load_accelerator, spec_dir
 from rooflinekit.specs.calibration import calibration_names, choose_calibration, load_calibration, stand_in
 from rooflinekit.specs.calibration.choose import serving_engine, widening
-from rooflinekit.specs.calibration.load import read_calibration
+from rooflinekit.specs.calibration.load import _divided, calibration_path, read_calibration
 
 
 def family(name):
@@ -496,3 +497,20 @@ def test_ten_rows_of_products_show_no_tile_steps(gpu):
 
     for m in (64.0, 128.0, 256.0, 512.0):
         assert 1.0 <= seconds(m + 1.0) / seconds(m) < 1.05
+
+
+@pytest.mark.parametrize("name", ["h100-sxm--vllm", "mi355x--vllm", "l40s--sglang"])
+def test_a_shipped_file_read_fit_by_fit_is_the_one_that_is_read_whole(name):
+    """Fits, those under two keys and those that are borrowed; nothing is read before somebody asks."""
+    parts, whole = load_calibration(name).families, read_calibration(calibration_path(name)).families
+    assert list(parts) == list(whole)
+    assert dict(parts) == dict(whole)
+    assert parts["gemm"] is parts["gemm/bf16"]
+    assert pickle.loads(pickle.dumps(parts)) == whole
+
+
+def test_a_shipped_file_whose_fits_cannot_be_told_apart_is_refused(tmp_path):
+    path = tmp_path / "cut.yaml"
+    path.write_text("name: a\nfamilies:\n  gemm:\n    rows: 1\n  - 3\n", encoding="utf-8")
+    with pytest.raises(SpecError, match="families: not written as"):
+        _divided(path)

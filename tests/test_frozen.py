@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import FrozenInstanceError, asdict, field, fields, replace
 from functools import cached_property
 from inspect import signature
+from typing import ClassVar
 
 import pytest
 
@@ -105,6 +106,27 @@ def test_checks_after_it_is_made() -> None:
         _More(1, more=-1)
     with pytest.raises(TypeError):
         _Ours()  # type: ignore[call-arg]
+
+
+def test_slots_constants_and_shared_defaults() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Above:
+        kind: ClassVar[str] = "above"
+        first: float = 1.0
+
+    @dataclass(frozen=True, slots=True)
+    class Below(Above):
+        second: tuple[int, ...] = field(default=(2,), repr=False)
+
+    one = Below(second=(3,))
+    assert [each.name for each in fields(Below)] == ["first", "second"]
+    assert (repr(one), one.kind, Below.__slots__) == (f"{Below.__qualname__}(first=1.0)", "above", ("second",))
+    assert not hasattr(one, "__dict__")
+    with pytest.raises(ValueError, match=r"mutable default .* for field parts"):
+
+        @dataclass(frozen=True)
+        class Shared:
+            parts: list[int] = []  # noqa: RUF012
 
 
 def test_a_pickle_holds_fields_alone() -> None:

@@ -162,7 +162,7 @@ class CompletionRequest:
         if value is None:
             return usual
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise RefusedError(400, f"{name} must be at least 1, got {str(value)[:40]}", name)
+            raise RefusedError(400, f"{name} must be a whole number of at least 1, got {repr(value)[:40]}", name)
         return value
 
     def _length(

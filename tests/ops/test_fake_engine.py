@@ -269,6 +269,7 @@ class TestInterface:
             (400, "completions", {}, "prompt"),
             (400, "completions", {"prompt": ["a", {}]}, "prompt"),
             (400, "completions", {"prompt": "a", "max_tokens": 0}, "max_tokens"),
+            (400, "completions", {"prompt": "a", "max_tokens": "5"}, "whole number of at least 1, got '5'"),
             (400, "completions", {"prompt": "a", "max_tokens": 5000}, "4096 tokens"),
             (400, "completions", {"prompt": "a", "echo": True}, "echo"),
             (400, "completions", {"prompt": "a", "n": 1000}, "answers"),
