@@ -1,4 +1,4 @@
-"""How far an answer may be off: what widens its intervals most, and what one measured run of one's own would leave."""
+"""Doubts of an answer: the widest part of its intervals, and their ends after one measured run of one's own."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def widest_part(step: StepTime) -> str:
 
 
 def static_doubts(prompt: StepTime, decode: StepTime) -> dict[str, DoubtResult]:
-    """What widens the interval of a static batch: the kernels with the widest one, of a step."""
+    """The widest part of a static batch's interval: the kernels with the widest one, of a step."""
     return {f"{metric}_ms": DoubtResult(widest_part(step), None)
             for metric, step in (("ttft", prompt), ("tpot", decode))}  # fmt: skip
 
 
 def load_doubts(found: LoadPlay, reaches: Mapping[str, Reach]) -> dict[str, DoubtResult]:
-    """What widens the intervals of a played load, and the 80 % interval after one run of one's own [ms]."""
+    """The widest part of a played load's intervals, and the 80 % interval after one run of one's own [ms]."""
     plan, steps = found.predictor.plan, {"ttft": found.prompt, "tpot": found.decode}
     times = {"ttft": found.samples["ttft"].mean, "tpot": found.tpot}
     return {

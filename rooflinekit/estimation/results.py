@@ -1,4 +1,4 @@
-"""What an estimate says: plain numbers with units in their names, ready for JSON, tables and notebooks."""
+"""Results of an estimate: plain numbers with units in their names, ready for JSON, tables and notebooks."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def time_by_cause(timed: KernelTime) -> dict[str, Numeric]:
 
 
 def regime(timed: KernelTime, split: Mapping[str, Any] | None = None) -> str:
-    """What most of the time is spent on."""
+    """The limit of most of the time."""
     split = split or time_by_cause(timed)
     return max(split, key=split.__getitem__)
 
@@ -180,7 +180,7 @@ _PLAIN: Mapping[str, Callable[[Any], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class SpeculationResult:
-    """What a draft does for the decode; times of one round at the reported context.
+    """Effect of a draft on the decode; times of one round at the reported context.
 
     break_even_acceptance: that of every token at which a round is as fast as plain steps (None: it never is);
     best_draft_tokens: of up to 8 in a row, 0 if none helps.
@@ -259,7 +259,7 @@ class EnergyResult:
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """What users feel under a load that was played; times in ms, rates in requests a second."""
+    """Times of users under a load that was played; times in ms, rates in requests a second."""
 
     arrivals: str  #: in words
     stable: bool  #: whether the rate can be sustained
@@ -284,7 +284,7 @@ class LoadResult:
 
 @dataclass(frozen=True, slots=True)
 class DoubtResult:
-    """What widens an interval most, in words; one_run: ends of the 80 % interval [ms] after one run of one's own."""
+    """The widest part of an interval, in words; one_run: ends of the 80 % interval [ms] after one run of one's own."""
 
     cause: str
     one_run: list[float] | None
@@ -343,7 +343,7 @@ class Estimate(DeploymentAnswer):
 
 
 def about(plan: Plan) -> dict[str, Any]:
-    """What an answer rests on: the version, the names of what ran, the level, and its evidence."""
+    """The basis of an answer: the version, the names of what ran, the level, and its evidence."""
     calibration = plan.calibration
     return {
         "version": __version__,

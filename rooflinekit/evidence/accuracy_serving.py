@@ -429,7 +429,7 @@ _OTHER_END = {"low": "high", "high": "low", "low80": "high80", "high80": "low80"
 
 
 def _reasons(group: ServedGroup) -> NDArray[np.str_]:
-    """Why a row cannot be answered whatever the model says; empty where it can."""
+    """The reason why a row cannot be answered whatever the model says; empty where it can."""
     reason = np.full(len(group.table), "", dtype=object)
     for name in ("isl", "value"):
         column = group.column(name)

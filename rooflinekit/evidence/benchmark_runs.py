@@ -60,7 +60,7 @@ class LoadPrediction:
     places: int = 0
 
     def or_as(self, other: LoadPrediction) -> LoadPrediction:
-        """The same with intervals that hold those of another prediction too."""
+        """The prediction with intervals that hold those of another one too."""
         ends = {name: (min(low, other.ends[name][0]), max(high, other.ends[name][1]))
                 for name, (low, high) in self.ends.items()}  # fmt: skip
         return replace(self, ends=ends)

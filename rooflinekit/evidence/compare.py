@@ -341,7 +341,7 @@ def _with_small_cache(run: MeasuredRun, given: Given, posed: Posed, expected: Lo
 
 
 def _of_the_cache(run: MeasuredRun, wide: LoadPrediction, small: LoadPrediction, users: int) -> str:
-    """What a run says of the format of its cache."""
+    """The note on the format of a run's cache."""
     room = f"{wide.places} of {users} users have a place in a 16-bit cache, and all in one of FP8"
     inside = [all(each.verdict == "inside" for each in metrics_of(run, expected)) for expected in (wide, small)]
     if inside == [False, True]:

@@ -1,4 +1,4 @@
-"""Why a run and its prediction differ: the smallest changes of assumptions that reconcile them, found by evaluation.
+"""Reasons why a run and its prediction differ: the smallest changes of assumptions that reconcile them, found by trial.
 
 Each change is predicted anew. Its score is a negative log probability: the misfit of the figures within their
 intervals, and a price for the change, which is higher for what the file states than for what nobody said.

@@ -264,7 +264,7 @@ def attention_operations(block: Attention, shard: Shard) -> list[Operation]:
 
 
 def _without_keys(op: Linear, block: Attention | CrossAttention) -> Linear:
-    """Without the bias of the keys, where they have none."""
+    """The weights without the bias of the keys, where they have none."""
     keys = elements(tuple(part for part in op.parts if part[0] == "K"))
     return replace(op, bias=op.bias - keys) if block.unbiased_keys and op.bias else op
 

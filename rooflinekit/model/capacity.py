@@ -79,7 +79,7 @@ class Outside:
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """The sum of the parts."""
         return self.context + self.non_torch + self.graphs
 
 

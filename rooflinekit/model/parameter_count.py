@@ -40,7 +40,7 @@ class ParameterCount(Answer):
 
     @property
     def active_without_embedding(self) -> int:
-        """Without the input embedding, which is a lookup (gpt-oss, DeepSeek-V3 count so).
+        """Active parameters without the input embedding, a lookup (gpt-oss, DeepSeek-V3 count so).
 
         A tied table is the head as well and stays.
         """
@@ -48,7 +48,7 @@ class ParameterCount(Answer):
 
     @property
     def active_without_vocabulary(self) -> int:
-        """Without embedding and head (GLM-4.5, MiniMax count so)."""
+        """Active parameters without embedding and head (GLM-4.5, MiniMax count so)."""
         return self.active - self.embedding - self.lm_head
 
 

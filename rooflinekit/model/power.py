@@ -93,7 +93,7 @@ class Energy:
 
     @property
     def total(self) -> Numeric:
-        """All of it [J]."""
+        """The sum of the parts [J]."""
         return sum(_parts(self), 0.0)
 
     @property

@@ -66,7 +66,7 @@ def document(estimate: Estimate, kernels: bool = False) -> Document:
 def others_words(
     inner: Mapping[str, Sequence[float]] | None, outer: Mapping[str, Sequence[float]] | None
 ) -> Iterator[str]:
-    """What 8 and 9 of 10 deployments of others took: a sentence, where there are intervals.
+    """A sentence on the times of 8 and 9 of 10 deployments of others, where there are intervals.
 
     >>> eight = {"ttft_ms": [80.0, 120.0], "tpot_ms": [19.0, 41.0]}
     >>> next(others_words(eight, {"ttft_ms": [70.0, 150.0], "tpot_ms": [17.0, 55.0]}))[:74]
@@ -92,7 +92,7 @@ def _between(ends: Sequence[float]) -> str:
 
 
 def _doubt(estimate: Estimate) -> Iterator[tuple[str, str]]:
-    """What widens the intervals most, and what one run of one's own would make of them."""
+    """The widest part of the intervals, and their ends after one run of one's own."""
     doubt = estimate.doubt
     if doubt is None:
         return

@@ -40,7 +40,7 @@ class Request:
 
     @classmethod
     def of(cls, answer: Estimate | Outcome) -> Request | None:
-        """That of an answer; None where nothing was played, or no request ended."""
+        """The request of an answer; None where nothing was played, or no request ended."""
         if isinstance(answer, Estimate):
             load = answer.load
             times: tuple[float | None, float, float | None] = answer.ttft_ms, answer.tpot_ms, answer.e2e_ms
@@ -66,7 +66,7 @@ class Request:
 
     @property
     def answer(self) -> str:
-        """What half of the users see.
+        """The median of the users.
 
         >>> Request(60.0, 10.0, 1000.0, {}, {}, median=(50.0, 12.5)).answer
         'Half of the users see the first token within 50.0 ms and then read 80.0 tokens/s.'
@@ -100,7 +100,7 @@ def _shares(parts: Mapping[str, float], names: Mapping[str, TimePart], whole: fl
 
 
 def step_parts(step: StepResult) -> list[tuple[str, float, str]]:
-    """What the time of a step adds up from, for a waterfall."""
+    """Parts of the time of a step, for a waterfall."""
     return _shares(step.time_parts_ms, STEP, step.time_ms)
 
 
@@ -179,7 +179,7 @@ def latencies(
 
 
 def counted(requests: int, warmup: int | None) -> str:
-    """How many requests were played, and which of them count; `requests` are those that do.
+    """The number of played requests, and which of them count; `requests` are those that do.
 
     >>> counted(1600, 400), counted(640, 0)
     ('2,000 requests played, the first fifth not counted', '640 requests played')
@@ -193,7 +193,7 @@ def counted(requests: int, warmup: int | None) -> str:
 
 @dataclass(frozen=True)
 class Waterfall:
-    """What a time adds up from: a bar for each part, from where the one above it ends, as wide as there is room.
+    """Parts of a time: a bar for each, from where the one above it ends, as wide as there is room.
 
     parts: the name of each, its share, its time.
     """
@@ -203,7 +203,7 @@ class Waterfall:
     _whole = False  # whether parts without a bar have a line
 
     def _starts(self) -> list[float]:
-        """Where each bar begins."""
+        """Beginnings of the bars."""
         return [0.0, *accumulate(share for _, share, _ in self.parts)]
 
     def _table(self, columns: int) -> CellTable:
@@ -241,7 +241,7 @@ class Waterfall:
 
 
 class Bars(Waterfall):
-    """The same with all bars from the left, the longest over the whole width; shares are of the sum."""
+    """Parts with all bars from the left, the longest over the whole width; shares are of the sum."""
 
     _whole = True
 

@@ -132,7 +132,7 @@ class ReplicaFleet:
             replica.staging = self.link.staging
 
     def refusal(self, job: Job, replica: ObjectReplica | None) -> str:
-        """Why the request cannot be served: not there, or with prefill replicas not anywhere after it.
+        """The reason why a request cannot be served: not there, or with prefill replicas not anywhere after it.
 
         Without a replica it waits in front of all, and the queues of the replicas do not matter.
         """

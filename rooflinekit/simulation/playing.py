@@ -123,7 +123,7 @@ def ledger_of(played: Played, gaps: Sketch, objective: RequestObjective) -> Ledg
 
 
 def _refusals(played: Played) -> Counter[str]:
-    """Why requests were refused, and how many."""
+    """Reasons of refusals, with counts."""
     rules, whole = played.rules, played.isl + played.osl
     long = (whole > rules.longest) if rules.longest else played.refused & False
     large = -(-whole // rules.block) > rules.blocks

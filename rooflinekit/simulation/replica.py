@@ -138,7 +138,7 @@ class ObjectReplica:
         return len(self.queue) + len(self.admitted)
 
     def refusal(self, job: Job, queued: bool = True) -> str:
-        """Why a request can never be served here, or, where it is to be queued here, finds the queue full.
+        """The reason why a request can never be served here, or finds the queue full that it would wait in.
 
         Empty if it is taken.
         """

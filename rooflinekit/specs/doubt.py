@@ -1,4 +1,4 @@
-"""What changes intervals under load beside an engine's own errors: its version's distance, loads of one's own."""
+"""Changes of intervals under load beside an engine's own errors: its version's distance, loads of one's own."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def nearest_measured(engine: str, version: str | None) -> Nearest | None:
 
 
 def _place(version: str, places: list[int]) -> float:
-    """Where a version stands, in releases."""
+    """The place of a version, in releases."""
     numbers = [int(digits) for part in version.lstrip("v").split(".")[: len(places)]
                if (digits := part[: len(part) - len(part.lstrip("0123456789"))])]  # fmt: skip
     return float(sum(weight * number for weight, number in zip(places, numbers, strict=False)))
@@ -61,7 +61,7 @@ def version_variances(engine: str, version: str | None) -> Pair:
 
 
 def own_loads(engine: str) -> OwnLoads:
-    """What loads of one deployment have in common, without any yet."""
+    """The common part of one deployment's loads, without any load yet."""
     known = _rules().own
     shares = known.get(engine, known["other"])
     return OwnLoads((shares["ttft"][0], shares["ttft"][1]), (shares["tpot"][0], shares["tpot"][1]))

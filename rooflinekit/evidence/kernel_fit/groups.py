@@ -449,7 +449,7 @@ def read_kernel_tables(path: Path, dropped: Counter[str] | None = None) -> Itera
 
 
 def _with_product(name: str, table: pd.DataFrame) -> pd.DataFrame:
-    """With the columns that tell kernels apart as one, `product`, and 16 bit where the table does not say."""
+    """The table with the columns that tell kernels apart as one, `product`; 16 bit where it does not say."""
     first, whole, last = name.partition("_module")
     if whole:  # dsa_module, mla_module_decode: the name says what no column does
         absent = {"kind": first, "phase": last.removeprefix("_")}

@@ -31,7 +31,7 @@ NORMAL: Quantiles = (-0.7791, -0.41, 0.0, 0.41, 0.7791)
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """What a user tells the engine; None leaves it to the engine's default."""
+    """Settings of a user for the engine; None leaves one to the engine's default."""
 
     memory_fraction: float | None = None  #: gpu_memory_utilization, mem_fraction_static, free_gpu_memory_fraction
     token_budget: int | None = None  #: tokens of one prefill step (max_num_batched_tokens, chunked_prefill_size)
@@ -52,7 +52,7 @@ class EngineSettings:
 
 @dataclass(frozen=True)
 class MemoryRule:
-    """How an engine divides an accelerator; sizes in bytes.
+    """The rule by which an engine divides an accelerator; sizes in bytes.
 
     A pair is a number for one accelerator and for several, or, for the defaults that depend on the accelerator, for
     small and for large ones.
@@ -119,7 +119,7 @@ class MemoryRule:
 
 @dataclass(frozen=True)
 class StepCosts:
-    """What a step of an engine takes beside its kernels; times in seconds, everything at least 0.
+    """Costs of an engine's step beside its kernels; times in seconds, everything at least 0.
 
     Fitted to published end-to-end times with the kernel times fixed (benchmarks/fit_engines.py), or on from there to
     one deployment's benchmark files (docs/fit-back.md); `spread` holds one standard error of each (of the logarithm of
@@ -167,11 +167,11 @@ class StepCosts:
 
     @property
     def free(self) -> StepCosts:
-        """How the engine works, without what it takes."""
+        """The ways of the engine without its times."""
         return StepCosts().working_as(self)
 
     def working_as(self, other: StepCosts) -> StepCosts:
-        """These costs of an engine that works as another does: graphs, mixed steps, whole prompts, few rows."""
+        """The costs of an engine that works as another does: graphs, mixed steps, whole prompts, few rows."""
         return replace(self, graphs=other.graphs, mixes=other.mixes, splits=other.splits, vectors=other.vectors,
                        servers_by_replica=other.servers_by_replica,
                        tokenises_beside=other.tokenises_beside)  # fmt: skip
@@ -208,7 +208,7 @@ class OwnLoad:
 
 @dataclass(frozen=True)
 class OwnLoads:
-    """What loads of one deployment say of its other loads: Gaussian-process regression (Rasmussen and Williams 2006).
+    """Measured loads of one deployment, for its other loads: Gaussian-process regression (Rasmussen and Williams 2006).
 
     ttft, tpot: share of the variance between deployments that all loads of one have in common, and share that loads
     near each other have; the rest is of each load. With d² = ln²(users/users') + ln²(prompt/prompt') the correlation of
@@ -266,7 +266,7 @@ _CERTAIN = 0.01  # of the variance: no load says everything of another
 
 @dataclass(frozen=True)
 class LoadErrors:
-    """How far measured times under load lie from the predicted ones, as logarithms of measured / predicted.
+    """Distances of measured times under load from the predicted ones, as logarithms of measured / predicted.
 
     log(measured / predicted) is z·s where requests find a place, with s² = variances · (σ², 1, stand-in, few, many)
     and σ = log(high / low)/3.29 of the times as they are played at both ends of the steps' interval. The quantiles of z
@@ -284,7 +284,7 @@ class LoadErrors:
     own: OwnLoads = OwnLoads()  #: measured loads of this very deployment
 
     def variances(self, metric: str) -> Variances:
-        """Those of a metric, with the version's among what all loads have."""
+        """Variances of a metric, with the version's among the part that all loads have."""
         steps, loads, *others = getattr(self, metric)
         return steps, loads + self.version[metric == "tpot"], *others
 
@@ -319,7 +319,7 @@ class Reach:
     causes: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def knowing(self, left: float, error: float) -> Reach:
-        """The same where own loads leave this share of the variance, and say what error to expect.
+        """The reach where own loads leave this share of the variance, and this error is expected.
 
         The engine's median gives way to that of the deployment.
 
@@ -340,7 +340,7 @@ class Reach:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Of the 90 % interval, each on its side of the prediction."""
+        """Ends of the 90 % interval, each on its side of the prediction."""
         return min(self.logs[0], 0.0), max(self.logs[-1], 0.0)
 
     def factors(self, within: float = 0.9) -> tuple[float, float]:

@@ -59,7 +59,7 @@ class PowerLaw:
     settled: float = field(default=math.inf, metadata=about("t_h", "time of a kernel whose burst is half slowed", "s"))
 
     def scaled(self, running: float, work: float, source: str) -> PowerLaw:
-        """With so many times what the board draws above idle power while a kernel runs, and what its work costs."""
+        """The law with so many times the running power above idle, and so many times the energy of work."""
         active = min(self.idle + (self.active - self.idle) * running, self.held * self.limit)
         return replace(
             self, active=active, memory=self.memory * work, cache=self.cache * work,

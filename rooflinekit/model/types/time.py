@@ -70,7 +70,7 @@ class Time:
         return Time(self.expected, self.bound, low, maximum(self.high, self.expected * factor))
 
     def nearer(self) -> Time:
-        """The same with its 80 % interval, where errors are normal: 1.2816 standard errors in place of 1.645.
+        """The time with its 80 % interval, where errors are normal: 1.2816 standard errors in place of 1.645.
 
         >>> round(Time(1.0, 0.1, 1.0 / 1.5, 1.5).nearer().high, 3)
         1.371

@@ -57,7 +57,7 @@ _COUNTS = {"batch": ("batch", "concurrency"), "context": ("isl", "context"), "lo
 
 
 def kinds_of(table: pd.DataFrame) -> list[str]:
-    """What can be drawn of a table: one picture for each count that takes several values, and the front."""
+    """Pictures of a table: one picture for each count that takes several values, and the front."""
     kinds = [kind for kind, names in _COUNTS.items() if (kind == "load" or "tpot_ms" in table)
              and any(0 < _lines(table, name) <= _MOST for name in names)]  # fmt: skip
     both = {"output_tok_s_per_user", "output_tok_s_per_gpu"} <= set(table.columns)
@@ -69,7 +69,7 @@ def kinds_of(table: pd.DataFrame) -> list[str]:
 
 
 def left_out(table: pd.DataFrame) -> list[str]:
-    """What a table would have, were its lines fewer, and why it has not."""
+    """Pictures that a table lacks because of its many lines, and the reason."""
     drawn = kinds_of(table)
     most = {kind: max(_lines(table, name) for name in names) for kind, names in _COUNTS.items() if kind not in drawn}
     return [
@@ -150,13 +150,13 @@ def shaded(names: Sequence[str], theme: Theme) -> list[str]:
 
 
 def kinds(lines: Sequence[SweepLine]) -> list[str]:
-    """What gives each line its hue: its accelerator where they differ."""
+    """The source of each line's hue: its accelerator where they differ."""
     gpus = [str(line.rows["gpu"].iloc[0]) if "gpu" in line.rows else "" for line in lines]
     return gpus if len(set(gpus)) > 1 else [line.label for line in lines]
 
 
 def _words(row: pd.Series, names: Sequence[str]) -> str:
-    """What tells a row from others.
+    """The words that tell a row from others.
 
     >>> _words(pd.Series({"gpu": "l40s", "tp": 2, "batch": 8.0}), ["gpu", "tp", "batch"])
     'l40s, tp 2, batch 8'
@@ -244,7 +244,7 @@ def _rings(axes: Axes, x: Any, y: Any, color: str, gid: str) -> None:
 
 
 def ring_words(lines: Sequence[SweepLine]) -> str:
-    """What rings mean among these lines; empty if there are none."""
+    """The meaning of rings among these lines; empty if there are none."""
     words = (str(word) for line in lines for word in why_not(line.rows)[~runs(line.rows)])
     return " or ".join(dict.fromkeys(words))
 
@@ -335,7 +335,7 @@ def _column(rows: pd.DataFrame, time: str, part: str = "") -> NDArray[np.float64
 
 
 def _parts(lines: Sequence[SweepLine]) -> list[str]:
-    """Of one line mean, P90 and P99, of several mean and P99."""
+    """Parts of a time: of one line mean, P90 and P99, of several mean and P99."""
     return [part for part in _PARTS if part != "p90_" or len(lines) == 1]
 
 
@@ -362,7 +362,7 @@ def _knee(rows: pd.DataFrame) -> float | None:
 
 
 def _legend(figure: Figure, panels: Sequence[Axes], lines: Sequence[SweepLine], theme: Theme) -> None:
-    """What dashes and rings mean, between the title and the panels."""
+    """The meaning of dashes and rings, between the title and the panels."""
     every = (each for panel in panels for each in panel.lines)
     drawn = [str(each.get_gid()) for each in every if np.isfinite(np.asarray(each.get_ydata(), dtype=float)).any()]
     found = []
@@ -384,7 +384,7 @@ def _legend(figure: Figure, panels: Sequence[Axes], lines: Sequence[SweepLine], 
 
 
 def _load_words(lines: Sequence[SweepLine], axis: str) -> str:
-    """What becomes of each line's times over the loads that hold, its knee, and what is beyond."""
+    """Words on each line's times over the loads that hold, on its knee and beyond."""
     told = []
     for line in lines:
         rows, over = line.rows[runs(line.rows)], (~runs(line.rows)).sum()

@@ -38,7 +38,7 @@ class Inputs:
 
     @property
     def stale(self) -> Cell:
-        """Why the loads that were played are not those of the cells, in words; else empty."""
+        """The reason why the played loads are not those of the cells, in words; else empty."""
         return self.cells["stale"]
 
 

@@ -72,7 +72,7 @@ class FleetCells:
 
 
 def why_not(calculation: Calculation, curve: Curve) -> Cell:
-    """Why there is no fleet, in words; else empty."""
+    """The reason why there is no fleet, in words; else empty."""
     constants, stale = calculation.constants, calculation.inputs.stale
     words = when(curve.capacity > 0.0, "", composed("joined", curve.bound, literal(_FAILS)))
     words = when(constants.load["rungs"] >= 1.0, words, constants.load["unplayed"])
