@@ -58,8 +58,8 @@ class KernelResult:
         law = board.power if board else None
         joules = float(kernel_energy(timed, board, law).total) if board and law else None
         return cls(
-            kernel.name, kernel.family, n, kernel.dtype.value, flops, weights, read, written, activations, sent, intensity,
-            float(timed.expected) * 1e6, float(timed.bound) * 1e6, regime(timed, split),
+            kernel.name, kernel.family, n, kernel.dtype.value, flops, weights, read, written, activations, sent,
+            intensity, float(timed.expected) * 1e6, float(timed.bound) * 1e6, regime(timed, split),
             None if joules is None else joules * 1e6,
         )  # fmt: skip
 
