@@ -53,13 +53,13 @@ class KernelResult:
     ) -> KernelResult:
         """Read the scalars of one timed kernel; `split` is its time by cause, where that is known."""
         kernel, n, traffic = timed.kernel, timed.kernel.count, float(timed.kernel.bytes)
-        flops, weights, read, written, moved, sent = (n * float(size) for size in _work(kernel))
+        flops, weights, read, written, activations, sent = (n * float(size) for size in _work(kernel))
         intensity = float(kernel.flops) / traffic if traffic else None
         law = board.power if board else None
         joules = float(kernel_energy(timed, board, law).total) if board and law else None
         return cls(
-            kernel.name, kernel.family, n, kernel.dtype.value, flops, weights, read, written, moved, sent, intensity,
-            float(timed.expected) * 1e6, float(timed.bound) * 1e6, regime(timed, split),
+            kernel.name, kernel.family, n, kernel.dtype.value, flops, weights, read, written, activations, sent,
+            intensity, float(timed.expected) * 1e6, float(timed.bound) * 1e6, regime(timed, split),
             None if joules is None else joules * 1e6,
         )  # fmt: skip
 
