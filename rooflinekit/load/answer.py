@@ -100,11 +100,11 @@ class AskedLoad:
     def on(self, scene: Scene) -> AskedLoad:
         """The load with as many requests as fill a deployment and show it steady, where nobody says how many.
 
-        Of an overload nothing is steady: it is played as long as where few are in flight.
+        An overload is played as long as a full engine.
         """
-        if self.rate is None or self.requests is not None or self.rate >= largest_rate(scene, self):
+        if self.rate is None or self.requests is not None:
             return self
-        each = self.rate / scene.replicas
+        each = min(self.rate, largest_rate(scene, self)) / scene.replicas
         count = in_flight(scene.tables, scene.rules, self.isl.mean, self.osl.mean, each, self.cached)
         return replace(self, in_flight=float(math.ceil(count * scene.replicas)))
 

@@ -149,8 +149,8 @@ const admitted = (call, { reserves }, isl, osl, memory) => (reserves ? { ...memo
 function playedAt(plan, at) {  // what users feel; null where not one request fits
   const found = sceneAt(plan, at);
   if (!found) return null;
-  const { asked, own, isl, osl, rules, tables } = found, [table] = tables, law = fullRate(tables, rules, own.front, isl.mean, osl.mean, own.yielded), open = !at.users && asked.requests === null && at.rate < law;
-  const protocol = protocolOf(asked, at, open ? Math.ceil(inFlight(tables, rules, isl.mean, osl.mean, own.yielded, at.rate)) : 0), { users, filling, count } = protocol, call = (name, ...given) => FUNCTIONS[plan.plays.functions[name]](...given);
+  const { asked, own, isl, osl, rules, tables } = found, [table] = tables, law = fullRate(tables, rules, own.front, isl.mean, osl.mean, own.yielded), open = !at.users && asked.requests === null;
+  const protocol = protocolOf(asked, at, open ? Math.ceil(inFlight(tables, rules, isl.mean, osl.mean, own.yielded, Math.min(at.rate, law))) : 0), { users, filling, count } = protocol, call = (name, ...given) => FUNCTIONS[plan.plays.functions[name]](...given);
   const clients = clientsOf(asked, at, own, protocol, isl, osl), state = played(clients, rules, tables), sums = sumsOf(clients, state, filling);
   if (!sums.count) return null;
   const running = total(state.sequence_time) / state.times[LOOP.NOW], busy = total(state.delays) / state.times[LOOP.NOW], growth = grows(state), log = Object.fromEntries(["sent", "begun", "first", "end"].map((name) => [name, state[name].slice()]));
