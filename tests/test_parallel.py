@@ -137,8 +137,10 @@ def test_work_is_conserved_but_for_counted_copies(name, deployment, decode):
     for op, work in whole.items():
         if not work or op in ("qkv_proj", "rope", "qk_norm", "sampling", "embedding", "index_qk_proj"):
             continue
-        split = op == "index_scores" and "index_qk_proj" in whole  # heads of the index go with those of the layer
-        copies = tp if op in WHOLE and not split else cp if op == "kv_b_proj" else 1.0
+        copies = tp if op in WHOLE else cp if op == "kv_b_proj" else 1.0
+        if op == "index_scores" and "index_qk_proj" in whole:  # heads of the index go with those of the layer
+            mixers = (layer.mixer for layer in load_model(name).value.layer_counts)
+            copies = max(1.0, tp / next(mixer.indexer.heads for mixer in mixers if getattr(mixer, "indexer", None)))
         if op in ("residual_norm", "final_norm", "embedding_norm") and deployment.sequence_parallel:
             copies = 1.0
         if op == "lm_head" and not decode:
