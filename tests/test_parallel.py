@@ -34,7 +34,7 @@ WHOLE = {
     "residual_norm", "final_norm", "router", "qkv_a_proj", "kv_a_proj", "latent_norm", "qk_norm", "embedding_norm",
     "expert_select", "q_norm", "token_proj", "token_input_norm", "index_k_proj", "index_q_proj", "index_scores",
     "expert_down_latent", "expert_up_latent", "altup_proj", "altup_unproj", "altup_predict", "altup_correct",
-    "bypass_down", "bypass_up", "bypass_norm", "token_gate", "token_gate_proj", "token_up_proj", "token_norm",
+    "altup_proj_scale", "altup_unproj_scale", "bypass_down", "bypass_up", "bypass_norm", "token_gate", "token_gate_proj", "token_up_proj", "token_norm",
     "expert_norm",
 }  # fmt: skip
 SUMMED = {"o_proj", "down_proj", "Experts"}  # over ranks, each of which adds the bias
@@ -141,7 +141,8 @@ def test_work_is_conserved_but_for_counted_copies(name, deployment, decode):
         if op == "index_scores" and "index_qk_proj" in whole:  # heads of the index go with those of the layer
             mixers = (layer.mixer for layer in load_model(name).value.layer_counts)
             copies = max(1.0, tp / next(mixer.indexer.heads for mixer in mixers if getattr(mixer, "indexer", None)))
-        if op in ("residual_norm", "final_norm", "embedding_norm") and deployment.sequence_parallel:
+        passes = ("residual_norm", "final_norm", "embedding_norm", "altup_predict", "altup_correct")
+        if op in passes and deployment.sequence_parallel:
             copies = 1.0
         if op == "lm_head" and not decode:
             copies = cp  # all last tokens are with one of the context ranks, which is the one shown
