@@ -233,15 +233,20 @@ def kept_table(plan: Plan, *size: int) -> StepTable:
     """A step table; the latest few are kept with their plans, and others as long as something plays on them.
 
     Attention does not know how many tokens a step may have, nor how many sequences may run: plans that differ in these
-    limits alone read the attention of one table.
+    limits alone read the attention of one table. Plans that differ in their front end share a table.
     """
     kept, table = _tables.pop((id(plan), size), (None, None))
     if table is None and (held := _played_on.get((id(plan), size))) and held[0]() is plan:
         kept, table = plan, held[1]()
     if table is None or kept is not plan:
+        same = (other for (_, sized), (known, other) in reversed(_tables.items())
+                if sized == size and _alike(plan, known, _FRONT))  # fmt: skip
+        table = next(same, None)
+    if table is None:
         table = build_table(plan, *size)
         like = next((other for (_, sized), (known, other) in reversed(_tables.items())
-                     if sized[1:3] == size[1:3] and _alike(plan, known)), None)  # fmt: skip
+                     if sized[1:3] == size[1:3] and _alike(plan, known, _LIMITS)), None)  # fmt: skip
+        like = like if _reads_no_limit(plan) else None
         if like is not None:
             table = replace(table, decode=_read_from(like.decode, table.decode), prefill=like.prefill)
             if like.several and table.several and like.several.counts == table.several.counts:
@@ -260,19 +265,22 @@ def kept_table(plan: Plan, *size: int) -> StepTable:
 _tables: dict[tuple[int, tuple[int, ...]], tuple[Plan, StepTable]] = {}
 _played_on: dict[tuple[int, tuple[int, ...]], tuple[weakref.ref[Plan], weakref.ref[StepTable]]] = {}
 _KEPT, _WATCHED = 16, 1024
+_LIMITS = ("token_budget", "max_num_seqs", "max_model_len", "memory_fraction")
+_FRONT = ("api_servers", "stream_interval", "front_end")
 
 
-def _alike(plan: Plan, other: Plan) -> bool:
-    """True if two plans differ in the limits of the engine alone, and nothing of their attention reads these."""
+def _alike(plan: Plan, other: Plan, names: Sequence[str]) -> bool:
+    """True if two plans differ in these settings alone."""
     same = all(getattr(plan, each.name) is getattr(other, each.name)
                for each in fields(plan) if each.name != "deployment")  # fmt: skip
-    limits = plan.deployment.settings
-    settings = replace(
-        other.deployment.settings, token_budget=limits.token_budget, max_num_seqs=limits.max_num_seqs,
-        max_model_len=limits.max_model_len, memory_fraction=limits.memory_fraction,
-    )  # fmt: skip
-    same &= replace(other.deployment, settings=settings) == plan.deployment
-    return same and plan.lanes == 1 and not any(isinstance(each, IndexScores) for each in plan.operations)
+    own = {name: getattr(plan.deployment.settings, name) for name in names}
+    settings = replace(other.deployment.settings, **own)
+    return same and replace(other.deployment, settings=settings) == plan.deployment
+
+
+def _reads_no_limit(plan: Plan) -> bool:
+    """True if nothing of the attention reads a limit of the engine."""
+    return plan.lanes == 1 and not any(isinstance(each, IndexScores) for each in plan.operations)
 
 
 def _read_from(known: Rows[Row], own: Rows[Row]) -> Rows[Row]:
