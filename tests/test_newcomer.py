@@ -198,7 +198,7 @@ def edited(name, old, new):
 
 edited("rooflinekit.model.types.engine", "prefix_caching: str | None = None", "\n    rush: float = 1.0")
 edited("rooflinekit.estimation.scenario", "Forming of the engine's steps under load.\"\"\"\n",
-       '    rush: Annotated[float, Option("Made-up haste of the scheduler.", 1.0, unit=Unit("rush", {"krush": 1e3}, '
+       '    rush: Annotated[float, OptionRow("Made-up haste of the scheduler.", 1.0, unit=Unit("rush", {"krush": 1e3}, '
        '"2 or 1krush"), most=1e6, group="Engine")]\n')
 
 import json

@@ -192,7 +192,7 @@ class ComparedRun:
         rows = [asdict(each) | {"error": each.error, "verdict": each.verdict} for each in self.metrics]
         data = {"source": self.source, "tool": self.tool, **asdict(self.facts), "metrics": rows}
         data |= {"gap": self.gap.to_dict() if self.gap else None, "notes": list(self.notes)}
-        data |= {name: getattr(self, name) for name in ("overloaded", "interval", "evidence")}
+        data |= {name: getattr(self, name) for name in ("overloaded", "interval", "evidence", "doubted")}
         data["why"] = None if self.why is None else asdict(self.why)
         return data | {"calibration": self.calibration, "version": __version__}
 

@@ -242,14 +242,17 @@ class OwnLoads:
     @cached_property
     def solved(self) -> dict[str, tuple[list[OwnLoad], list[list[float]], list[float]]]:
         """By metric: the loads that have it, the inverse of their correlations, and their weights."""
-        import numpy as np  # noqa: PLC0415 - only where loads were measured
-
-        found = {}
+        found: dict[str, tuple[list[OwnLoad], list[list[float]], list[float]]] = {}
         for metric in ("ttft", "tpot"):
             loads = [each for each in self.loads if getattr(each, metric) is not None]
+            if not loads:
+                found[metric] = loads, [], []
+                continue
+            import numpy as np  # noqa: PLC0415 - only where loads were measured
+
             matrix = [[1.0 if i == j else self.alike(metric, a, b) for j, b in enumerate(loads)]
                       for i, a in enumerate(loads)]  # fmt: skip
-            inverse = np.linalg.inv(matrix).tolist() if loads else []
+            inverse = np.linalg.inv(matrix).tolist()
             weights = [sum(part * getattr(load, metric) for part, load in zip(row, loads, strict=True))
                        for row in inverse]  # fmt: skip
             found[metric] = loads, inverse, weights
