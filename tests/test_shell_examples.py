@@ -117,7 +117,7 @@ def folder(tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-LONG = {"docs/cli.md-5", "docs/cli.md-18", "docs/fit-back.md-0", "docs/plan.md-5"}  # plans and fits: ten seconds each
+LONG = {"docs/cli.md-5", "docs/cli.md-18", "docs/fit-back.md-0", "docs/plan.md-5", "docs/plan.md-10"}  # plans and fits: ten seconds each
 
 
 @pytest.mark.parametrize(
