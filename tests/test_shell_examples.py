@@ -117,7 +117,9 @@ def folder(tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-LONG = {"docs/cli.md-5", "docs/cli.md-18", "docs/fit-back.md-0", "docs/plan.md-5", "docs/plan.md-10"}  # plans and fits: ten seconds each
+LONG = {  # plans and fits: ten seconds each
+    "docs/cli.md-5", "docs/cli.md-18", "docs/fit-back.md-0", "docs/plan.md-5", "docs/plan.md-10",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
