@@ -57,8 +57,7 @@ def full_engine(tables: tuple[Table, Table], rules: Rules, isl: float, osl: floa
     """A turn at these mean lengths; arguments as of `full_rate`."""
     table, _ = tables
     new, replicas, width = max(isl - cached, 1.0), table.replicas, table.width
-    held = isl + (osl if rules.reserves else osl / 2.0)
-    places = max(min(float(rules.most), max(rules.blocks * rules.block / held, 1.0)) / rules.lanes, 1.0)
+    places = max(_places(rules, isl, osl) / rules.lanes, 1.0)
     after = _decode_steps(rules, osl)
     budget = float(rules.budget * rules.engines)
     context = isl + osl / 2.0
@@ -105,18 +104,22 @@ def in_flight(  # noqa: PLR0913, PLR0917 - those of `full_rate`, and the rate
     """
     full = full_engine(tables, rules, isl, osl, cached)
     prompt = full.prompts / full.begun
-    left, steps = 1.0 - rate * prompt, _decode_steps(rules, osl)
-    most = float(rules.most) if left > 0.0 else 0.0
-    held = isl + (osl if rules.reserves else osl / 2.0)
-    most = min(most, max(rules.blocks * rules.block / held, 1.0))
-    count = min(1.0, most)
-    for _ in range(_ROUNDS if most else 0):
+    left, steps = max(1.0 - rate * prompt, _LEFT), _decode_steps(rules, osl)
+    most, count = _places(rules, isl, osl), 1.0
+    for _ in range(_ROUNDS):
         step = _decode_time(tables, count / rules.lanes, isl + osl / 2.0) * _crowd(tables[0].decode_stage, rules)
         count = min(rate * (prompt + steps * step) / left, most)
     return count
 
 
+_LEFT = 0.02  # share of its time that an engine full of prompts is taken to have for others
 _ROUNDS = 12  # after which the number of requests in flight moves by less than a request
+
+
+def _places(rules: Rules, isl: float, osl: float) -> float:
+    """Requests of these mean lengths that run at once at most."""
+    held = isl + (osl if rules.reserves else osl / 2.0)
+    return min(float(rules.most), max(rules.blocks * rules.block / held, 1.0))
 
 
 def _decode_steps(rules: Rules, osl: float) -> float:

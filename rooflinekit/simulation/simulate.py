@@ -701,7 +701,7 @@ def _played(
         setup, question = setup.of_cell(number), question.of_cell(number, cells)
     load, hash_tokens, notes = make_load(
         question, setup.seed, most, resolved.plan.image_tokens,
-        lambda asked: asked.on(scene_for(resolved.predictor, asked, setup)),
+        partial(_steady, resolved.predictor, setup),
     )  # fmt: skip
     if cells > 1 and question.trace is not None:
         load = replace(load, arrivals=dealt(load.arrivals, given.get("seed", 0), number, cells))
@@ -718,6 +718,12 @@ def _played(
     with room_for_one(resolved.predictor, load.typical - 1.0, 1.0):
         books, more = _served(resolved, load, setup, seen, resolved, None)
     return books, more | {"warnings": (*notes, *_idle(given, load, setup), *more["warnings"])}
+
+
+def _steady(predictor: Predictor, setup: Setup, asked: AskedLoad) -> AskedLoad:
+    """The load with as many requests as an open loop needs on a deployment."""
+    with room_for_one(predictor, asked.isl.mean, asked.osl.mean):
+        return asked.on(scene_for(predictor, asked, setup))
 
 
 def deployed(model: str | PathLike[str], gpu: str | PathLike[str], given: Mapping[str, Any]) -> tuple[Resolved, Setup]:

@@ -372,11 +372,20 @@ def caches_prefixes(engine: str, version: str | None) -> bool:
     >>> caches_prefixes("vllm", None), caches_prefixes("vllm", "0.6.3"), caches_prefixes("sglang", None)
     (True, False, True)
     """
-    if engine not in launchable():
-        return False
-    table = load_flags(engine)
-    on, off = (table.find(concept, version or table.read[-1]) for concept in ("prefix_cache", "prefix_cache_off"))
+    on, off = (server_setting(engine, version, concept) for concept in ("prefix_cache", "prefix_cache_off"))
     return (on is not None and on.default in ("on", "true")) or (off is not None and off.default == "off")
+
+
+def server_setting(engine: str, version: str | None, concept: str) -> Flag | None:
+    """The setting of an engine's server for a concept, None where it has none; without a version of its newest.
+
+    >>> server_setting("sglang", None, "api_servers").spelling, server_setting("llama.cpp", None, "api_servers")
+    ('--tokenizer-worker-num', None)
+    """
+    if engine not in launchable():
+        return None
+    table = load_flags(engine)
+    return table.find(concept, version or table.read[-1])
 
 
 def _stems(folder: Path) -> list[str]:

@@ -35,13 +35,12 @@ from rooflinekit.load.played import Sample
 from rooflinekit.load.scene import Scheduler
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.serving.flight import InFlight, slots
-from rooflinekit.model.step import Plan as EnginePlan
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DoesNotFitError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.simulation.tiers import CacheTier
-from rooflinekit.specs.engines import launchable, load_flags
+from rooflinekit.specs.engines import server_setting
 
 _CLOSE = 1e-4  # relative: objectives that end a capacity this near to each other bind together
 _ROUNDING = 1e-9
@@ -354,25 +353,15 @@ def retuned(replica: Replica, setting: dict[str, Any], demand: Demand) -> Replic
 def staffed(bearer: Bearer, demand: Demand) -> Replica:
     """The same with as many API servers as a full engine keeps busy, where the engine has several and nobody says."""
     replica = bearer.replica
-    plan = replica.resolved.plan
-    settings, costs = plan.deployment.settings, plan.costs
-    if settings.api_servers or settings.front_end == "token-ids" or not costs.request or not takes_api_servers(plan):
+    deployment = replica.resolved.plan.deployment
+    told = deployment.settings.api_servers or deployment.settings.front_end == "token-ids"
+    if told or server_setting(deployment.engine, deployment.engine_version, "api_servers") is None:
         return replica
     asked, scene = bearer.curve(demand).asked, bearer.curve(demand).scene
     rate = full_rate(scene.tables, scene.rules, asked.isl.mean, asked.osl.mean, asked.cached)
     sent = {"prefill": 1.0, "decode": asked.osl.mean - 1.0}.get(bearer.role, asked.osl.mean)
-    busy = rate * (scene.front.time(round(asked.isl.mean)) + sent * scene.front.stream)
-    needed = math.ceil(busy)
+    needed = math.ceil(rate * (scene.front.time(round(asked.isl.mean)) + sent * scene.front.stream))
     return replica if needed <= scene.front.servers else retuned(replica, {"api_servers": needed}, demand)
-
-
-def takes_api_servers(plan: EnginePlan) -> bool:
-    """True if the engine's server has a setting for several front ends."""
-    engine = plan.deployment.engine
-    if engine not in launchable():
-        return False
-    table = load_flags(engine)
-    return table.find("api_servers", plan.deployment.engine_version or table.read[-1]) is not None
 
 
 def remembering(base: Replica, demand: Demand, tiers: tuple[CacheTier, ...], replicas: float) -> Replica:

@@ -473,11 +473,11 @@ def _aggregated(question: PlanQuestion, base: Replica, found: Found) -> Replica 
 
     The one that bears most is returned; None where full engines would cost more than what is known.
     """
-    name = _name(base.gpu, base.scenario)
+    name, base = _name(base.gpu, base.scenario), staffed(question.bearer(base), question.demand)
     if _beaten(question, base, found):
         found.refused.append(Refusal(name, "as few as would cost less than a fleet that is known miss the objectives"))
         return None
-    best = settled(question, staffed(question.bearer(base), question.demand), found)
+    best = settled(question, base, found)
     if best is None:
         found.refused.append(Refusal(name, "no setting has room"))
         return None
@@ -495,6 +495,7 @@ def settled(question: PlanQuestion, base: Replica, found: Found) -> Part | None:
     Those of the engine stand where nothing is better; None where none has room.
     """
     space, demand = question.space, question.demand
+    base = staffed(question.bearer(base), demand)
     best: Part | None = None
     chosen: dict[str, int] = {}
     budgets: Sequence[int | None] = space.token_budgets or (None, *BUDGETS)

@@ -108,10 +108,9 @@ function fullRate(tables, rules, [each, token], isl, osl, yielded) {  // and tha
   return Math.min(engineRate(tables, rules, isl, osl, yielded), work ? rules.front_ends / work : Infinity);
 }
 function inFlight(tables, rules, isl, osl, yielded, rate) {  // requests that run at once at a rate, no more than have a place: Little's law with mean steps
-  const { begun, prompts } = fullEngine(tables, rules, isl, osl, yielded), [t, h] = tables, prompt = prompts / begun, left = 1 - rate * prompt, steps = (osl - 1) / yielded, context = isl + osl / 2;
-  if (!(left > 0)) return 0;
+  const { begun, prompts } = fullEngine(tables, rules, isl, osl, yielded), [t, h] = tables, prompt = prompts / begun, left = Math.max(1 - rate * prompt, 0.02), steps = (osl - 1) / yielded, context = isl + osl / 2;
   const most = Math.min(rules.most, Math.max(rules.blocks * rules.block / (isl + (rules.reserves ? osl : osl / 2)), 1)), crowd = rules.lanes > 1 ? Math.max(rules.lanes * t.decode_stage, 1) : 1;
-  let count = Math.min(1, most);
+  let count = 1;
   for (let round = 0; round < 12; round++) {
     const own = Math.max(even(count / rules.lanes), 1), step = (LOOP.run_time(t, h, own, own * context)[0] + (t.drafting.length ? t.drafting(own) : 0)) * crowd;
     count = Math.min(rate * (prompt + steps * step) / left, most);
