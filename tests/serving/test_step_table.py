@@ -361,7 +361,10 @@ def test_simulations_of_one_plan_share_a_table_and_those_of_another_do_not(plan_
     first = kept_table(plan, 8, 256, 1, 0)
     assert kept_table(plan, 8, 256, 1, 0) is first
     assert kept_table(plan, 16, 256, 1, 0) is not first
-    assert kept_table(replace(plan), 8, 256, 1, 0) is not first
+    settings = plan.deployment.settings
+    for changed, shared in (({}, True), ({"api_servers": 4}, True), ({"memory_fraction": 0.5}, False)):
+        other = replace(plan, deployment=replace(plan.deployment, settings=replace(settings, **changed)))
+        assert (kept_table(other, 8, 256, 1, 0) is first) is shared, changed
     for rows in range(20):  # the latest few are kept, and those that somebody still has
         kept_table(plan, 32 + rows, 64, 1, 0)
     assert kept_table(plan, 8, 256, 1, 0) is first
