@@ -336,7 +336,7 @@ def _tabulated(parts: _Parts, max_batch: int, max_context: int, width: int, budg
     alone, alone_floor = parts.alone(2 * max_batch) if parts.switching else ([], [])
     return StepTable(
         shared=shared,
-        pooled=_by_tokens(parts.pooled, tokens * plan.deployment.dp) if parts.together else None,
+        pooled=_by_tokens(parts.pooled, tokens * plan.deployment.dp) if parts.joint.operations else None,
         sampled=parts.sampled(2 * max_batch * width),
         sequences=parts.sequences(2 * max_batch, shared),
         grid=grid,
@@ -388,15 +388,20 @@ class _Parts:
         self.launched = plan
         keyed = {op: count for op, count in plan.operations.items() if _by_keys(plan, op)}
         plan = replace(plan, operations={op: n for op, n in plan.operations.items() if op not in keyed})
-        phased, sampling, self.together = _split(plan)
+        phased, sampling, together = _split(plan)
         self.plan, self.width = plan, width
-        self.whole = replace(plan, engine=replace(plan.engine, costs=replace(costs, launch=0.0)))
-        own = {op: count for op, count in plan.operations.items() if op not in self.together}
-        self.calm = replace(self.whole, operations=own)
-        self.by_phase = replace(plan, operations=phased, engine=replace(plan.engine, costs=bare))
-        self.by_rows = replace(plan, operations=sampling, engine=replace(plan.engine, costs=bare))
-        self.by_keys = replace(plan, operations=keyed, engine=replace(plan.engine, costs=bare))
-        self.switching = plan.deployment.cp > 1 or _switches(replace(plan, operations=own))
+        hosted, alone = (replace(plan.engine, costs=each) for each in (replace(costs, launch=0.0), bare))
+        others = {op: count for op, count in plan.operations.items() if op not in phased}
+        joint = {op: count for op, count in others.items() if op in together}
+        rest = {op: count for op, count in others.items() if op not in joint and op not in sampling}
+        self.whole = replace(plan, engine=hosted)
+        self.others = replace(self.whole, operations=others)
+        self.rest = replace(self.whole, operations=rest)
+        self.joint = replace(plan, operations=joint, engine=alone)
+        self.by_phase = replace(plan, operations=phased, engine=alone)
+        self.by_rows = replace(plan, operations=sampling, engine=alone)
+        self.by_keys = replace(plan, operations=keyed, engine=alone)
+        self.switching = plan.deployment.cp > 1 or _switches(replace(plan, operations=rest | sampling | phased))
 
     def time(self, plan: Plan, batch: Batch) -> Array:
         """Time of some of the operations, as an array of the batch's shape [s]."""
@@ -405,13 +410,13 @@ class _Parts:
     def shared(self, tokens: list[float]) -> list[float]:
         """Times of these numbers of tokens, with one sequence."""
         one = Batch(prefilling=Sequences(1.0, _array(tokens), 0.0, 1.0))
-        times: list[float] = self._rest(one).tolist()
+        times: list[float] = self.time(self.rest, one).tolist()
         return times
 
     def pooled(self, tokens: list[float]) -> list[float]:
         """Times of joint work of attention replicas, for these numbers of tokens on all of them."""
         one = Batch(prefilling=Sequences(1.0, _array(tokens) / self.plan.deployment.dp, 0.0, 1.0))
-        times: list[float] = (self.time(self.whole, one) - self.time(self.calm, one)).tolist()
+        times: list[float] = self.time(self.joint, one).tolist()
         return times
 
     def keyed(self, keys: list[float]) -> list[float]:
@@ -431,7 +436,7 @@ class _Parts:
         counts = _array([float(count) for count in range(1, most + 1)])
         decoding = Batch.decode(counts, 1024.0 + self.width, float(self.width))
         beside = _SHORT if self.switching else 0
-        each = self._rest(decoding | Batch.prefill(1.0, float(beside)) if beside else decoding)
+        each = self.time(self.rest, decoding | Batch.prefill(1.0, float(beside)) if beside else decoding)
         unit = int(self.times) * self.plan.deployment.cp
         sizes = [unit * (-(-count // unit) * self.width + -(-beside // unit)) for count in range(1, most + 1)]
         known = [shared(size if unit > 1 and beside else n * self.width + beside) for n, size in enumerate(sizes, 1)]
@@ -441,8 +446,7 @@ class _Parts:
         """Times of all but attention of 0, 1, … sequences that decode alone, and the least time of such a step."""
         counts = _array([float(count) for count in range(1, most + 1)])
         batch = Batch.decode(counts, 1024.0 + self.width, float(self.width))
-        rest = self.time(self.whole, batch) - self.time(self.by_phase, batch)
-        return [0.0, *rest.tolist()], [0.0, *self.least(batch).tolist()]
+        return [0.0, *self.time(self.others, batch).tolist()], [0.0, *self.least(batch).tolist()]
 
     def least(self, decoding: Batch) -> Array:
         """Least time of steps of decodes alone [s]: without CUDA graphs, that of the launches."""
@@ -555,9 +559,6 @@ class _Parts:
         """Time that the engine adds to a step of so many sequences [s]."""
         one = replace(self.plan.iteration(Batch.decode(1.0, 8.0)), sequences=sequences)
         return float(sum(host_times(self.plan.costs, one), 0.0))
-
-    def _rest(self, batch: Batch) -> Array:
-        return self.time(self.calm, batch) - self.time(self.by_phase, batch) - self.time(self.by_rows, batch)
 
 
 class _Halves(_Parts):
@@ -675,11 +676,12 @@ def _launches(plan: Plan, op: Operation, batch: Batch) -> list[Kernel]:
 
 def _by_keys(plan: Plan, op: Operation) -> bool:
     """True if it works on the keys of all prompts together, new and old alike, and on nothing of other sequences."""
+    if _launches(plan, op, Batch(None, Sequences(1.0, 1.0, 8.0))):
+        return False
     alike = Sequences(1.0, 8.0, 60_000.0), Sequences(1.0, 30_008.0, 30_000.0), Sequences(2.0, 4.0, 30_000.0)
     first, *others = (_launches(plan, op, Batch(prompts)) for prompts in alike)
     fewer = _launches(plan, op, Batch(Sequences(1.0, 8.0, 50_000.0)))
-    alone = _launches(plan, op, Batch(None, Sequences(1.0, 1.0, 8.0)))
-    return not alone and first != fewer and all(other == first for other in others)
+    return first != fewer and all(other == first for other in others)
 
 
 def constant_table(seconds: float) -> StepTable:

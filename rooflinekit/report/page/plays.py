@@ -57,8 +57,7 @@ class Split:
         """Read the split of a step table."""
         parts = (_Halves if halves else _Parts)(plan, width, [])
         phased, sampling = parts.by_phase.operations, parts.by_rows.operations
-        rest = {op: n for op, n in parts.calm.operations.items() if op not in phased and op not in sampling}
-        together = {op: n for op, n in parts.whole.operations.items() if op in parts.together}
+        rest, together = parts.rest.operations, parts.joint.operations
         floor, graph_floor, each = parts.floor()
         numbers = {
             "floor": floor, "graph_floor": graph_floor, "sequence_floor": each, "graph_tokens": plan.graph_tokens,
