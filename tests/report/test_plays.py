@@ -128,6 +128,7 @@ def compare(count: int, seed: int, kinds: tuple[dict[str, tuple[Any, ...]], ...]
     causes = list[dict[str, Any]]()
     questions = [each for each, _ in zip(random_questions(seed, kinds), range(count), strict=False)]
     for question, found in questions:
+        assert found.load is not None
         causes.append(found.doubt or {})
         predictor, load = question.resolved.predictor, question.asked
         assert load is not None
@@ -139,7 +140,7 @@ def compare(count: int, seed: int, kinds: tuple[dict[str, tuple[Any, ...]], ...]
             "speed": 1,
         }
         at |= {"rate": load.rate} if load.users is None else {"users": load.users}
-        plans.append((written, load_data(question.asked), at))
+        plans.append((written, load_data(question.asked, found.load.requests + found.load.warmup), at))
         expected.append(told(found))
     printed = page.printed()
 

@@ -21,7 +21,7 @@ from rooflinekit.model.serving.flight import InFlight, mixed_step
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import PowerLaw
-from rooflinekit.model.types.numeric import Numeric, ceil_div, maximum, minimum
+from rooflinekit.model.types.numeric import Numeric, ceil_div, maximum, minimum, where
 from rooflinekit.model.types.time import KernelTime
 from rooflinekit.model.types.workload import Workload
 
@@ -101,7 +101,8 @@ def prompt_energy(predictor: Predictor, load: InFlight) -> tuple[Energy, Numeric
     together, mixed = mixed_step(predictor, load)
     both, one = plan.time(mixed), plan.time(Batch(None, mixed.decoding))
     added = alone(both) + alone(one).times(-1.0)
-    return added.times(1.0 / together), maximum(both.expected - one.expected, 0.0) / together
+    counts = where(added.total > 0.0, 1.0, 0.0)  # a step that prompts keep whole can take less than its halves
+    return added.times(counts / together), maximum(both.expected - one.expected, 0.0) / together
 
 
 def token_energy(predictor: Predictor, load: InFlight) -> TokenEnergy:

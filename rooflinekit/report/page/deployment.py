@@ -121,9 +121,15 @@ def lead(deployed: PageDeployment, pool: str = "", before: str = "", told_of: st
     return heading(before + headed(answer)) + body + (f'<ul class="notes">{"".join(notes)}</ul>' if notes else "")
 
 
+def _played(deployed: PageDeployment) -> int:
+    """Requests that the answer of a deployment played, warm-up included."""
+    load = deployed.answer.load
+    return load.requests + load.warmup if load else 0
+
+
 def slider_data(offers: Offers, deployed: PageDeployment, against: PageDeployment | None) -> tuple[dict[str, Any], str]:
     """Data that JavaScript starts from, and the functions that it calls."""
-    program, reference, load = offers.program, None, load_data(deployed.load)
+    program, reference, load = offers.program, None, load_data(deployed.load, _played(deployed))
     running = deployed.asked.plan.deployment
     if against is not None:
         asked = against.asked
@@ -153,7 +159,7 @@ def slider_data(offers: Offers, deployed: PageDeployment, against: PageDeploymen
              for label, found in offers.plans.items()}  # fmt: skip
 
     if against is not None:
-        told = load_data(against.load)
+        told = load_data(against.load, _played(against))
         own = {} if told == load else {"load": told}
         reference = {"title": headed(against.answer), "at": against.at, "plan": placed(other) | own}
     rest = {key: value for key, value in deployed.scenario.items() if key not in _CONTROLLED}

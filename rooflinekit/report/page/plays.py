@@ -256,27 +256,30 @@ def _known(own: OwnLoads, metric: str) -> dict[str, Any] | None:
             "weights": weights}  # fmt: skip
 
 
-def load_data(asked: AskedLoad | None) -> dict[str, Any]:
+def load_data(asked: AskedLoad | None, played: int = 0) -> dict[str, Any]:
     """Arrivals and lengths of requests, with what was drawn; None as of a page on a static batch.
+
+    played: requests that the first answer of the page needs; a load that needs more begins with the first draws again.
 
     What the latter draws stands in a file: such a page does not wait for NumPy.
     """
     if asked is None:
         found: dict[str, Any] = json.loads(Path(__file__).with_name("draws.json").read_text(encoding="utf-8"))
         return found
-    fifth = {name: _law(_VARIED, asked, stream) for stream, name in enumerate(("isl", "osl"), 1)}
+    least = max(asked.count, AskedLoad(asked.isl, asked.osl, rate=1.0).count, played)
+    fifth = {name: _law(_VARIED, asked, stream, least) for stream, name in enumerate(("isl", "osl"), 1)}
     return {
         "requests": asked.requests, "warmup": asked.warmup, "goals": [asked.ttft, asked.tpot],
-        "isl": _law(asked.isl, asked, 1), "osl": _law(asked.osl, asked, 2), "gaps": _gaps(asked),
+        "isl": _law(asked.isl, asked, 1, least), "osl": _law(asked.osl, asked, 2, least), "gaps": _gaps(asked, least),
         "fifth": None if asked.users is None else fifth,
     }  # fmt: skip
 
 
-def _gaps(asked: AskedLoad) -> dict[str, Any]:
+def _gaps(asked: AskedLoad, count: int) -> dict[str, Any]:
     """Gaps of an open loop in units of `scale` over the rate; none where they are even."""
     import numpy as np  # noqa: PLC0415 - pages on static batches do not wait for it
 
-    cv, count = asked.burstiness, asked.requests or max(asked.count, AskedLoad(asked.isl, asked.osl, rate=1.0).count)
+    cv, count = asked.burstiness, asked.requests or count
     drawn = np.random.default_rng((asked.seed, 0))
     if cv < _EVEN:
         return {"scale": 1.0, "units": None, "count": count}
@@ -284,14 +287,14 @@ def _gaps(asked: AskedLoad) -> dict[str, Any]:
     return {"scale": 1.0 if cv == 1.0 else cv**2, "units": _floats(units), "count": count}
 
 
-def _law(law: Length, asked: AskedLoad, stream: int) -> dict[str, Any] | None:
+def _law(law: Length, asked: AskedLoad, stream: int, count: int) -> dict[str, Any] | None:
     """Draws of a law of lengths; None where all are equal."""
     import numpy as np  # noqa: PLC0415 - as above
 
     text = law.text if isinstance(law, Longer) else law
     if text.quantile(0.0) == text.quantile(1.0):
         return None
-    drawn, count = np.random.default_rng((asked.seed, stream)), max(asked.count, AskedLoad(law, law, rate=1.0).count)
+    drawn = np.random.default_rng((asked.seed, stream))
     if isinstance(text, LogNormal):
         mu, sigma, _ = text._shape
         units, fixed = drawn.lognormal(mu, sigma, count), True
