@@ -31,8 +31,10 @@ CHOICES = Choices(("llama-3.1-8b", "gpt-oss-20b", "deepseek-v2-lite"), ("h100-sx
                   weights=("own",), kv=("own",), batches=(1, 128), contexts=(2048,), headrooms=(0.5,))  # fmt: skip
 FEWER = replace(CHOICES, models=("llama-3.1-8b", "deepseek-v2-lite"), dp=(1,))
 PLANNED = Planned(users=20_000)
-FUNCTIONS = {"ABS", "AND", "EXP", "IF", "IFERROR", "INDEX", "INT", "ISNUMBER", "LN", "LOG", "MATCH", "MAX", "MIN",
-             "NORMSDIST", "NOT", "OR", "ROUNDUP", "SQRT", "SUMIF"}  # fmt: skip
+FUNCTIONS = {"ABS", "AND", "EXP", "FIXED", "IF", "IFERROR", "INDEX", "INT", "ISNUMBER", "LN", "LOG", "MATCH", "MAX",
+             "MIN", "NORMSDIST", "NOT", "OR", "ROUNDUP", "SQRT", "SUMIF"}  # fmt: skip
+EMPTY = ("Kernels", "Constants", "Results", "Compare", "Inputs", "Fleet", "Summary")  # sheets with empty texts
+SHEETS = ("Summary", "Inputs", "Compare", "Results", "Batch sweep", "Context sweep", "Fleet", "TCO", "Kernels")
 LONGEST = 2000  # Excel takes 8,192 characters
 SOFFICE = shutil.which("soffice") or shutil.which("libreoffice")
 
@@ -193,8 +195,7 @@ class TestCells:
                         continue
                     seen += 1
                     held = cached[cell.coordinate].value
-                    texts = ("Kernels", "Constants", "Results", "Compare", "Inputs", "Fleet")  # may be empty texts
-                    assert held is not None or sheet.title in texts, (sheet.title, cell.coordinate)
+                    assert held is not None or sheet.title in EMPTY, (sheet.title, cell.coordinate)
                     assert not str(held).startswith("#"), (sheet.title, cell.coordinate, held)
                     assert "#REF" not in cell.value
         assert 5_000 < seen < 60_000
@@ -309,6 +310,18 @@ class TestLoads:
         ).best  # fmt: skip
         assert values.out("gpus", "capacity") == [best.gpus, pytest.approx(best.fleets[0].capacity, rel=1e-12)]
 
+    def test_the_first_sheet_is_the_answer(self, values: Opened) -> None:
+        """In a sentence, and in lines that are those of the sheets behind it."""
+        gpus, year, ttft = values.out("gpus", "usd_year", "load_ttft_p95_ms")
+        fleet = f"{gpus:.0f} GPUs ({gpus:.0f} replicas of 1)" if gpus > 1 else "1 GPU (1 replica of 1)"
+        said = values.value("out_summary")
+        assert said.startswith(f"llama-3.1-8b on h100-sxm: {fleet} at {PLANNED.peak_rate:,.1f} requests a second, for ")
+        assert f"{year:,.0f} USD a year. P95: first token {ttft:,.0f} ms" in said
+        rows = {row[0]: row[1] for row in values.book["Summary"].iter_rows(values_only=True, max_col=2)}
+        assert rows["Fleet"] == fleet
+        assert rows["Cost of a year"] == year
+        assert rows["Requests, busiest hour"] == pytest.approx(PLANNED.peak_rate)
+
     def test_more_load_is_felt(self, values: Opened) -> None:
         """Waits, steps, percentiles and power rise with the rate; means lie inside their intervals, below P95."""
         for key in ("llama-3.1-8b|h100-sxm|1|own|own", "deepseek-v2-lite|h100-sxm|2|own|own"):
@@ -409,6 +422,7 @@ class TestRecalculation:
         assert_fleet(typed["hopeless"])
         assert typed["hopeless"].value("out_fleet_reason") == "TPOT misses its objective at no load"
         assert typed["hopeless"].value("out_fleet_status") == "FITS"
+        assert typed["hopeless"].value("out_summary") == "No fleet: TPOT misses its objective at no load"
 
     def test_other_lengths_are_live_but_under_load(self, typed: dict[str, Opened]) -> None:
         opened = typed["longer"]
@@ -421,7 +435,7 @@ class TestRecalculation:
         opened = typed["blank"]
         assert opened.out("status", "fleet_status", "ttft_ms", "replicas", "usd_h") == ["n/a"] * 5
         assert opened.value("out_reason") == "the input length must be a number of 1 or more"
-        for name in ("Inputs", "Compare", "Results", "Batch sweep", "Context sweep", "Fleet", "TCO", "Kernels"):
+        for name in SHEETS:
             cells = [cell for row in opened.book[name].iter_rows(values_only=True) for cell in row]
             assert not any(str(cell).startswith("#") for cell in cells), name
 
@@ -495,7 +509,7 @@ class TestComparison:
 
     def test_machinery_is_hidden_and_what_is_read_is_not(self, compare: Opened) -> None:
         shown = {sheet.title: sheet.sheet_state == "visible" for sheet in compare.book}
-        assert [name for name, visible in shown.items() if visible][:3] == ["Inputs", "Compare", "Results"]
+        assert [name for name, visible in shown.items() if visible][:3] == ["Summary", "Inputs", "Compare"]
         assert shown["Loads"]
         assert shown["Curves"]
         assert not any(shown[name] for name in ("Points", "Between", "Constants", "Deployments", "Surfaces"))

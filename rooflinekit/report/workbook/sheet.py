@@ -14,7 +14,7 @@ from xlsxwriter.utility import xl_col_to_name
 from xlsxwriter.workbook import Workbook
 from xlsxwriter.worksheet import Worksheet
 
-from rooflinekit.model.graph.cells import Cell, Given, function, when
+from rooflinekit.model.graph.cells import Cell, Given, composed, function, literal, when
 from rooflinekit.specs.files import read_yaml
 
 
@@ -94,6 +94,7 @@ class Book:
     file: Workbook
     styles: Mapping[str, Format]
     sheets: dict[str, Sheet] = field(default_factory=dict)
+    named: dict[str, Cell] = field(default_factory=dict)
 
     @classmethod
     def of(cls, file: Workbook) -> Book:
@@ -115,7 +116,8 @@ class Book:
     def name(self, name: str, cell: Cell) -> Cell:
         """Give a cell a name; the answer uses it."""
         self.file.define_name(name, f"={cell.text}")
-        return Cell(name, cell.value)
+        self.named[name] = Cell(name, cell.value)
+        return self.named[name]
 
 
 @dataclass
@@ -158,6 +160,18 @@ def at_least_one(value: Cell) -> Cell:
 def every(conditions: Sequence[Cell]) -> Cell:
     """True if all of them hold."""
     return reduce(lambda before, one: before & one, conditions)
+
+
+def joined(*parts: Given) -> Cell:
+    """Texts and numbers one after the other."""
+    return reduce(lambda before, part: composed("joined", before, literal(part)), parts[1:], literal(parts[0]))
+
+
+def as_text(value: Cell, digits: int = 0) -> Cell:
+    """A number as text, as the reader's country writes it, with so many digits after the point."""
+    number = value.value
+    text = f"{number:,.{digits}f}" if isinstance(number, (int, float)) else number
+    return function(f"FIXED({{0}},{digits})", text, value)
 
 
 def shown(condition: Cell, value: Given) -> Cell:

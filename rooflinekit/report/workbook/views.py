@@ -49,8 +49,10 @@ _KINDS: Mapping[str, tuple[dict[str, str], dict[str, Any]]] = {
 Excel calls each, and its first axis."""
 
 
-def draw(book: Book, kind: str, area: Area, title: tuple[str, str, str], place: tuple[int, int]) -> None:
-    """A chart of a kind: title, names of both axes, a light grid from 0 on."""
+def draw(  # noqa: PLR0913, PLR0917 - what a chart is made of
+    book: Book, kind: str, area: Area, title: tuple[str, str, str], place: tuple[int, int], on: Sheet | None = None
+) -> None:
+    """A chart of a kind: title, names of both axes, a light grid from 0 on; beside its cells, or on another sheet."""
     called, x = _KINDS[kind]
     chart = book.file.add_chart(called)
     for number, column in enumerate(area.columns):
@@ -60,7 +62,7 @@ def draw(book: Book, kind: str, area: Area, title: tuple[str, str, str], place: 
     chart.set_y_axis({"name": title[2], "num_format": "#,##0", "min": 0, "major_gridlines": _GRID})
     chart.set_legend({"none": True} if kind == "bars" else {"position": "bottom"})
     chart.set_size({"width": 620, "height": 340})
-    area.sheet.page.insert_chart(*place, chart)
+    (on or area.sheet).page.insert_chart(*place, chart)
 
 
 def _look(kind: str, number: int, head: str) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import reduce
 from pathlib import Path
 
 from rooflinekit.model.graph.cells import Cell, composed, function, literal, when
@@ -17,7 +16,9 @@ from rooflinekit.report.workbook.curves import Curve, write_curves, write_loads
 from rooflinekit.report.workbook.data import lists, price_of, write_constants, write_gpus, write_models, write_tables
 from rooflinekit.report.workbook.inputs import OWNED, RENTED, Inputs, read_words, write_inputs
 from rooflinekit.report.workbook.offers import Choices, Planned, WorkbookOffers, make_offers
-from rooflinekit.report.workbook.sheet import Book, Lines, Sheet, known, shown, status_colours
+from rooflinekit.report.workbook.sheet import Book, Lines, Sheet, joined, known, shown, status_colours
+from rooflinekit.report.workbook.summary import NAME as SUMMARY
+from rooflinekit.report.workbook.summary import write_summary
 from rooflinekit.report.workbook.views import (
     Area,
     draw,
@@ -116,8 +117,9 @@ def write_fleet(
     replicas = lines.add("replicas", "Replicas", fleet.replicas(inputs["headroom"]), "", "whole")
     runs = known(replicas)
     all_gpus = lines.add("gpus", "GPUs", shown(runs, replicas * gpus), "", "whole")
-    words = (all_gpus, literal(" = "), replicas, literal(" replicas x "), gpus, literal(" GPUs"))
-    spelled = reduce(lambda before, word: composed("joined", before, word), words)
+    many = [joined(count, when(count.equals(1.0), f" {each}", f" {each}s"))
+            for count, each in ((all_gpus, "GPU"), (replicas, "replica"))]  # fmt: skip
+    spelled = joined(many[0], " (", many[1], " of ", gpus, ")")
     lines.add("spelled", "GPUs in words", shown(runs, spelled), "", "words")
     lines.add("utilisation", "Utilisation at the peak", shown(runs, peak / replicas / knee), "of the knee", "share")
     each = lines.add("replica_rate", "Requests of a replica", shown(runs, peak / replicas), "1/s", "three")
@@ -273,8 +275,8 @@ def write_comparison(
     calculations: Mapping[str, Calculation],
     curves: Mapping[str, Curve],
     planned: Planned,
-) -> None:
-    """Replicas, cost and evidence of each accelerator, at the peak of sheet Fleet."""
+) -> Area:
+    """Replicas, cost and evidence of each accelerator, at the peak of sheet Fleet; the answer is the costs."""
     inputs = next(iter(calculations.values())).inputs
     sheet = book.sheet("Compare")
     sheet.heads(_HEAD, _HEADS, _TEXTS)
@@ -294,8 +296,9 @@ def write_comparison(
     sheet.put(last + 2, 0, told, "note")
     sheet.page.set_row(_HEAD, 45)
     sheet.page.freeze_panes(_HEAD + 1, 1)
-    titles = ("Cost of the fleet for the peak", "GPU", "USD/h")
-    draw(book, "bars", Area(sheet, _HEAD, last, (_HOUR,)), titles, (last + 4, 0))
+    titles, costs_of = ("Cost of the fleet for the peak", "GPU", "USD/h"), Area(sheet, _HEAD, last, (_HOUR,))
+    draw(book, "bars", costs_of, titles, (last + 4, 0))
+    return costs_of
 
 
 def _compared(sheet: Sheet, row: int, calculation: Calculation, fleet: FleetCells, price: Cell) -> tuple[Cell, Cell]:
@@ -373,11 +376,11 @@ def _sections(offers: WorkbookOffers, asked: str, engine: str) -> Iterator[tuple
         yield "Sources of the accelerators", [("", text) for text in sorted(used)]
 
 
-_READ = ("Inputs", "Compare", "Results", "Batch sweep", "Context sweep", "Fleet", "TCO", "Curves", "Kernels", "Notes",
-         "Models", "GPUs", "Loads")  # fmt: skip
+_READ = (SUMMARY, "Inputs", "Compare", "Results", "Batch sweep", "Context sweep", "Fleet", "TCO", "Curves", "Kernels",
+         "Notes", "Models", "GPUs", "Loads")  # fmt: skip
 _BEHIND = ("Lists", "Constants", "Points", "Between", "Deployments", "Surfaces")
 _CHOSEN = "as on Inputs"
-_COLOURS = {"Inputs": "#FFC000", **dict.fromkeys(_READ[1:9], "#1F3864"), "Notes": "#7F7F7F"}
+_COLOURS = {**dict.fromkeys(_READ[:10], "#1F3864"), "Inputs": "#FFC000", "Notes": "#7F7F7F"}
 
 
 @dataclass(frozen=True)
@@ -443,9 +446,9 @@ def _fill(book: Book, offers: WorkbookOffers, choices: Choices, planned: Planned
             write_sweep(book, calculation, name, points)
     write_tco(book, inputs, offers, write_fleet(book, calculation, curves[_CHOSEN], choices.headrooms, planned))
     compared = {name: Calculation(book, offers, found, inputs, block, name) for name, found in constants.items()}
-    write_comparison(book, offers, compared, curves, planned)
+    write_summary(book, write_comparison(book, offers, compared, curves, planned), planned.confidence)
     write_labels(book, offers, block)
     write_tables(book, calculation.constants.tables)
     asked = {"choices": asdict(choices), "planned": asdict(planned)}
     write_notes(book, offers, json.dumps(asked, sort_keys=True, default=str), choices.engine)
-    book.sheets["Inputs"].page.activate()
+    book.sheets[SUMMARY].page.activate()
