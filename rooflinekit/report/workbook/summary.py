@@ -40,7 +40,7 @@ def write_summary(book: Book, compared: Area, confidence: float) -> None:
     row = _table(book, sheet, row + 1, "Assumptions", _ASSUMED)
     played = joined("Loads were played for ", book.named["out_played_for"])
     for text in (
-        f"Fleets are sized for {confidence:.0%} confidence, or for expected times where intervals are wider than 3 times.",
+        f"Fleets are sized for {confidence:.0%} confidence, or expected times where intervals are wider than 3x.",
         when(book.named["out_stale"].equals(""), played, book.named["out_stale"]),
     ):
         sheet.put(row, 0, text, "note")
