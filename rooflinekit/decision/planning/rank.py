@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rooflinekit.decision.planning.cost import fleet_watts
 from rooflinekit.decision.planning.fleet import Option
 from rooflinekit.decision.planning.replay import Replayed, needs_replay, replay
 from rooflinekit.decision.planning.search import Found, PlanQuestion, Refusal, refused_fleet
+from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.calibration.evidence import EVIDENCE, evidence
 
 _GROWS = 0.04  # of a fleet that a replay refutes: how many more are tried next
@@ -110,6 +111,7 @@ def router_note(question: PlanQuestion, option: Option) -> str:
 def warnings(question: PlanQuestion, found: Found, order: Sequence[Ranked]) -> list[str]:
     """Notes for a planner beside the numbers."""
     notes = [*found.notes, *question.demand.notes]
+    notes += [] if found.interrupted else _without_fleet(question, found, order)
     unknown = [gpu for gpu, price in question.tariff.prices.items() if price is None]
     if unknown:
         notes.append(f"no price is known for {', '.join(unknown)}; give --price {unknown[0]}=USD to compare by cost")
@@ -131,3 +133,19 @@ def warnings(question: PlanQuestion, found: Found, order: Sequence[Ranked]) -> l
         notes.append(OWN_FORMATS)
     notes += [note for part in best.parts for note in part.replica.resolved.warnings]
     return notes
+
+
+def _without_fleet(question: PlanQuestion, found: Found, order: Sequence[Ranked]) -> Iterator[str]:
+    """Say why accelerators that were asked about are not in the table."""
+    bought = {part.replica.gpu for entry in order for part in entry.option.parts}
+    for gpu in question.space.gpus:
+        if (name := load_accelerator(gpu).value.name) in bought:
+            continue
+        near = [each for each in found.near if each[0].name.split()[0] == name]
+        if near:
+            nearest = min(near, key=lambda each: max(one.over for one in each))
+            missed = ", ".join(f"{one.objective} is missed with {one.seconds * 1e3:,.4g} ms" for one in nearest)
+            sure = f" ({question.confidence:.0%} confidence)" if question.deviations > 0.0 else ""
+            yield f"{name} has no fleet: {missed} on {nearest[0].name}, where {nearest[0].cause}{sure}"
+        elif own := [each for each in found.refused if each.what.split()[0] in (gpu, name)]:
+            yield f"{name} has no fleet: {own[-1].what}: {own[-1].why}"

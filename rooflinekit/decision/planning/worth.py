@@ -63,7 +63,8 @@ class Measurement(Plain):
         less = f"a fleet of {self.gpus_after:,} GPUs that is known to hold"
         worth = less if self.usd_per_month is None else f"${self.usd_per_month:,.0f} a month less"
         users = " and ".join(map(str, self.users))
-        return f"{worth}: {users} users on {self.gpus} {self.gpu}, {max(math.ceil(self.minutes), 2)} minutes"
+        users += " user" if self.users == (1,) else " users"
+        return f"{worth}: {users} on {self.gpus} {self.gpu}, {max(math.ceil(self.minutes), 2)} minutes"
 
 
 def measurements(question: PlanQuestion, order: Sequence[Ranked]) -> list[Measurement]:
