@@ -31,6 +31,7 @@ from rooflinekit.report.document import (
     notes,
     three,
 )
+from rooflinekit.report.estimate import command
 
 _SHOWN, _EXPLAINED, _POINTS = 8, 5, 5
 _SENTENCES, _SOURCES = 3, 2  # below the table at most; prices of which the sources are named there
@@ -115,7 +116,7 @@ def _sensitivity(swings: Sequence[Swing]) -> list[Section]:
 def _measurements(several: Sequence[Measurement]) -> list[Section]:
     """Worth of each measurement, and its commands."""
     head = "the measurements that would pay"
-    return [Section(head if not number else "", [Words(f"{each}:"), Items(*each.commands, indent="   ")])
+    return [Section(head if not number else "", [Words(f"{each}:"), *map(command, each.commands)])
             for number, each in enumerate(several)]  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from rooflinekit.decision.planning.fleet import (
     Part,
     Reserve,
     ability,
+    joined,
     lay_out,
     working_replicas,
 )
@@ -381,3 +382,14 @@ def test_a_trace_of_one_request_is_no_rate(tmp_path: Path) -> None:
 def test_what_a_load_loses_to_rounding_takes_no_replica_more():
     rounded = Ability(5.0 * (1.0 - 3e-11), ())  # 50 a second over it are 10.0000000003 replicas
     assert working_replicas(rounded, read_demand({"rate": 50}), Reserve()) == 10
+
+
+def test_an_overloaded_pool_takes_no_time_of_the_other_with_it() -> None:
+    """Steps as slow as the doubt of tokens has them overload prompts: first tokens wait for ever, tokens do not."""
+    prompts = Felt(lambda metric, share: 0.5, stable=False)
+    tokens = Felt(lambda metric, share: {"tpot": 0.02, "e2el": 4.0}[metric])
+    both = joined(prompts, tokens)
+    assert (both.value("ttft", 0.95), both.value("tpot", 0.95), both.value("e2el", 0.95)) == (math.inf, 0.02, math.inf)
+    assert Objective("tpot", 0.95, 0.045).met(both)
+    assert not Objective("ttft", 0.95, 2.0).met(both)
+    assert Objective("ttft", 0.95, 2.0).attained(both) == 0.0

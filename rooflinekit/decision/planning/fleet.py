@@ -470,23 +470,24 @@ def link_seconds(prefill: Replica, demand: Demand) -> float:
 
 
 def joined(first: Felt, after: Felt) -> Felt:
-    """Both parts of a request together; deviations of the end-to-end time add as squares."""
+    """Both parts of a request together; deviations of the end-to-end time add as squares.
+
+    A pool with more than it can serve takes no time of the other pool with it: tokens do not wait for first tokens.
+    """
     stable = first.stable and after.stable
-    if not stable:
-        return Felt(_unread, stable=False)
     begun, rest = first.value("ttft", None), after.value("e2el", None)
 
     def read(metric: str, share: float | None) -> float:
         if metric != "e2el":
             return (first if metric == "ttft" else after).value(metric, share)
-        if share is None:
+        if share is None or not stable:
             return begun + rest
         parts = first.value("ttft", share) - begun, after.value("e2el", share) - rest
         square = sum(math.copysign(part * part, part) for part in parts)
         return begun + rest + math.copysign(math.sqrt(abs(square)), square)
 
     def both(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-        if not (one and other):
+        if not (one and other and stable):
             return {}
         weight = begun / (begun + rest)
         whole = tuple(weight * a + (1.0 - weight) * b for a, b in zip(one["ttft"], other["tpot"], strict=True))

@@ -12,33 +12,29 @@ and the same confidence stands at d·s'/s. What the cheapest fleet costs less th
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rooflinekit.decision.economics.price import MONTH_HOURS
 from rooflinekit.decision.planning.fleet import Option, Part
 from rooflinekit.decision.planning.rank import Ranked
 from rooflinekit.decision.planning.search import PlanQuestion
-from rooflinekit.load.answer import PER_USER
+from rooflinekit.estimation.measuring import benchmark_commands
+from rooflinekit.load.answer import PER_USER, AskedLoad
+from rooflinekit.load.lengths import Fixed
 from rooflinekit.model.types.answer import Plain
+from rooflinekit.model.types.workload import Workload
 
 NOISE = {"ttft": 0.4, "tpot": 0.05}
 """Standard deviation of the logarithm of what one run says: what `calibrate` believes before it has seen any."""
 MOST = 5
 """Load points that are named at most."""
 _DEPLOYMENTS = 3  # that are looked at, one for each accelerator
+_RESULT = re.compile(r"\bresult\.jsonl?$")
 _FEWER = 8  # users of the second load point over those of the first: small and large batches tell costs apart
-_RUNS = {
-    "vllm": "vllm bench serve --model MODEL --dataset-name random --ignore-eos --random-input-len {isl} "
-    "--random-output-len {osl} --num-prompts {requests} --max-concurrency {users} --save-result "
-    "--result-filename {file}",
-    "sglang": "python -m sglang.bench_serving --backend sglang --dataset-name random --random-range-ratio 1 "
-    "--random-input-len {isl} --random-output-len {osl} --num-prompts {requests} --max-concurrency {users} "
-    "--output-file {file}",
-}  # fmt: skip
-"""Commands that measure a load, by engine; that of vLLM speaks to any server with OpenAI's interface."""
 
 
 @dataclass(frozen=True)
@@ -78,39 +74,48 @@ def measurements(question: PlanQuestion, order: Sequence[Ranked]) -> list[Measur
     for entry in order:
         if entry.option.kind != "mixed":
             firsts.setdefault(entry.option.names, entry.option)
-    found = list[tuple[Option, Option]]()
+    found = list[tuple[Option, Part]]()
     for option in [*firsts.values()][:_DEPLOYMENTS]:
         question.progress("size fleets as after a measurement", len(found), len(firsts))
-        after = option.sized(demand, question.slo, question.reserve, question.deviations * _left(question, option))
-        dearer = not all(part.working for part in best.parts) or rank(after) < rank(best)
-        if all(part.working for part in after.parts) and dearer:
-            found.append((after, option))
+        for part in option.parts:  # each pool is another deployment: a run of one says nothing of the other
+            if _run(question, part, 1, "") is None:
+                continue
+            after = _after(question, option, part)
+            dearer = not all(each.working for each in best.parts) or rank(after) < rank(best)
+            if all(each.working for each in after.parts) and dearer:
+                found.append((after, part))
     named: list[Measurement] = []
-    for after, option in sorted(found, key=lambda each: rank(each[0])):
+    for after, part in sorted(found, key=lambda each: rank(each[0])):
         if sum(len(each.users) for each in named) < MOST - 1:
-            named.append(_measurement(question, option, after, best))
+            named.append(_measurement(question, part, after, best))
     return named
 
 
-def _left(question: PlanQuestion, option: Option) -> float:
+def _after(question: PlanQuestion, option: Option, measured: Part) -> Option:
+    """The fleet as it is sized after a run of one of its parts."""
+    sure = question.deviations
+    parts = (replace(part, deviations=sure * (_left(question, part) if part is measured else 1.0))
+             for part in option.parts)  # fmt: skip
+    return replace(option, parts=tuple(parts)).sized(question.demand, question.slo, question.reserve)
+
+
+def _left(question: PlanQuestion, part: Part) -> float:
     """Share of its standard deviation that the error of what ends the capacity has left after a run."""
     shares = []
-    for part in option.parts:
-        felt = part.bearer.feel(part.seen(question.demand), part.load(question.demand), known=True)
-        for each in question.slo:
-            if each.metric in NOISE and str(each) in part.ability.binds:
-                own = math.log(math.prod(felt.factors(each.metric, question.deviations))) / question.deviations
-                shares.append(NOISE[each.metric] / math.hypot(own, NOISE[each.metric]) if own > 0.0 else 1.0)
+    felt = part.bearer.feel(part.seen(question.demand), part.load(question.demand), known=True)
+    for each in question.slo:
+        if each.metric in NOISE and str(each) in part.ability.binds:
+            own = math.log(math.prod(felt.factors(each.metric, question.deviations))) / question.deviations
+            shares.append(NOISE[each.metric] / math.hypot(own, NOISE[each.metric]) if own > 0.0 else 1.0)
     return max(shares, default=1.0)
 
 
-def _measurement(question: PlanQuestion, option: Option, after: Option, best: Option) -> Measurement:
-    part = max(option.parts, key=lambda part: part.gpus)
+def _measurement(question: PlanQuestion, part: Part, after: Option, best: Option) -> Measurement:
     demand, scenario = question.demand, part.replica.scenario
     users = max(round(float(part.bearer.in_flight(part.seen(demand), part.load(demand)).users)), 1)
     points = tuple(dict.fromkeys((users, max(users // _FEWER, 1))))
     felt = part.bearer.feel(part.seen(demand), part.load(demand), known=True)
-    sure = all(part.working for part in best.parts)
+    sure = all(each.working for each in best.parts)
     hours = [question.tariff.per_hour(each) if sure else None for each in (best, after)]
     saved = None if hours[0] is None or hours[1] is None else (hours[0] - hours[1]) * MONTH_HOURS
     return Measurement(
@@ -127,7 +132,7 @@ def _measurement(question: PlanQuestion, option: Option, after: Option, best: Op
 
 def _commands(question: PlanQuestion, part: Part, points: Sequence[int]) -> Iterator[str]:
     """Commands to start the server, measure each load, and take the files back into the prediction."""
-    scenario, demand = part.replica.scenario, question.demand
+    scenario = part.replica.scenario
     told = {key: each for key, each in scenario.items() if key not in ("model", "cached") and each not in (1, False)}
     flags = " ".join(
         f"--{key.replace('_', '-')}" if each is True else f"--{key.replace('_', '-')} {shlex.quote(str(each))}"
@@ -135,11 +140,18 @@ def _commands(question: PlanQuestion, part: Part, points: Sequence[int]) -> Iter
     )  # fmt: skip
     model = shlex.quote(question.model)
     yield f"rooflinekit launch {model} {flags}"
-    run = _RUNS.get(scenario["engine"], _RUNS["vllm"])
     files = [f"{part.replica.gpu}-{users}.json" for users in points]
     for users, file in zip(points, files, strict=True):
-        lengths = {"isl": round(demand.isl.mean), "osl": round(demand.osl.mean)}
-        yield run.format(**lengths, requests=PER_USER * users, users=users, file=file)
+        yield _run(question, part, users, file) or ""
     made = f"{part.replica.gpu}.yaml"
     yield f"rooflinekit calibrate {' '.join(files)} --model {model} {flags} --out {made}"
     yield f"rooflinekit plan {model} --gpu {scenario['gpu']} --calibration {made}  # and the rest of the question"
+
+
+def _run(question: PlanQuestion, part: Part, users: int, file: str) -> str | None:
+    """The command that measures so many users into a file; None where no client of the engine writes one."""
+    plan, demand = part.replica.predictor.plan, question.demand
+    isl, osl, cached = (round(each) for each in (demand.isl.mean, demand.osl.mean, demand.cached))
+    load = AskedLoad(Fixed(isl), Fixed(osl), users=users, cached=float(cached))
+    each = (run["command"] for run in benchmark_commands(plan, Workload(users, isl, osl), load))
+    return next((_RESULT.sub(file, run) for run in each if _RESULT.search(run)), None)
