@@ -92,10 +92,11 @@ def measurements(question: PlanQuestion, order: Sequence[Ranked]) -> list[Measur
 
 
 def _after(question: PlanQuestion, option: Option, measured: Part) -> Option:
-    """The fleet as it is sized after a run of one of its parts."""
-    sure = question.deviations
-    parts = (replace(part, deviations=sure * (_left(question, part) if part is measured else 1.0))
-             for part in option.parts)  # fmt: skip
+    """The fleet as it is sized after a run of one of its parts, which is of another that is deployed the same too."""
+    alike = [part.replica.scenario == measured.replica.scenario for part in option.parts]
+    left = (_left(question, part) if same else 1.0 for part, same in zip(option.parts, alike, strict=True))
+    parts = (replace(part, deviations=question.deviations * share)
+             for part, share in zip(option.parts, left, strict=True))  # fmt: skip
     return replace(option, parts=tuple(parts)).sized(question.demand, question.slo, question.reserve)
 
 
