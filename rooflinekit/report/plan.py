@@ -12,7 +12,7 @@ from rooflinekit.decision.planning.cost import LOAD_NOTE, Point
 from rooflinekit.decision.planning.fleet import WIDE
 from rooflinekit.decision.planning.inverse import BreakEven, Solution
 from rooflinekit.decision.planning.over_time import OverTime
-from rooflinekit.decision.planning.plan import Candidate, Fleet, PlanAnswer, split_name
+from rooflinekit.decision.planning.plan import Candidate, Fleet, PlanAnswer, limits_in_words, split_name
 from rooflinekit.decision.planning.rank import OWN_FORMATS
 from rooflinekit.decision.planning.rollout import RolloutPlan
 from rooflinekit.decision.planning.sensitivity import Sized, Swing
@@ -216,7 +216,7 @@ def _fleet(fleet: Fleet) -> Iterator[tuple[str, str]]:
         yield (
             role,
             f"{significant(fleet.load)} of at most {significant(fleet.capacity)}{knee}; "
-            f"limited by {', '.join(fleet.binds)}; {percent(fleet.headroom)} headroom",
+            f"limited by {limits_in_words(fleet.binds)}; {percent(fleet.headroom)} headroom",
         )
     yield "", f"{', '.join([*words, f'cold start {fleet.cold_start_s:.0f} s'])}"
 

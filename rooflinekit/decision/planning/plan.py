@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from os import PathLike
 from typing import Any, Unpack
@@ -388,16 +388,24 @@ def _worth(measure: Sequence[Measurement]) -> str:
     return f"A measurement would pay: {measure[0]} (-v has the commands)." if measure else ""
 
 
+def limits_in_words(binds: Iterable[str]) -> str:
+    """The objectives that end a capacity, each once; a knee is a full engine.
+
+    >>> limits_in_words(["p95 TPOT <= 50 ms", "knee", "knee"])
+    'p95 TPOT <= 50 ms and a full engine'
+    """
+    return " and ".join("a full engine" if what == "knee" else what for what in dict.fromkeys(binds))
+
+
 def _why(candidates: Sequence[Candidate], lost: Sequence[Candidate], question: PlanQuestion) -> str:
     """Sentence on the limit of the best, and how much dearer the next accelerator or fleet is."""
     best = candidates[0]
     if not best.known:
         return _not_known(question)
-    binds = " and ".join(dict.fromkeys(what for fleet in best.fleets for what in fleet.binds))
+    binds = limits_in_words(what for fleet in best.fleets for what in fleet.binds)
     several = "" if " and " in binds else "s"
-    limit = {"knee": "A full engine limits a replica", "users": "A replica serves all users"}.get(
-        binds, f"{binds} limit{several} a replica"
-    )
+    limit = "A replica serves all users" if binds == "users" else f"{binds} limit{several} a replica"
+    limit = limit.replace("a full", "A full", 1) if limit.startswith("a full") else limit
     if not lost:
         return f"{limit}; nothing else that was tried carries the traffic for less."
     other = next((each for each in lost if each.gpu != best.gpu), lost[0])
@@ -470,9 +478,8 @@ def lost_in_words(other: Candidate, best: Candidate, demand: Demand) -> str:
         own = f"{left[0]} of its capacity is unused, of the best's {left[1]}"
         return f"costs as much{'' if hours else ', in GPUs'}; {own}"
     head = f"{percent(abs(ratio - 1.0))} {('dearer' if ratio > 1 else 'cheaper') if hours else 'more GPUs'}"
-    binds = dict.fromkeys(what for fleet in other.fleets for what in fleet.binds)
+    limit = limits_in_words(what for fleet in other.fleets for what in fleet.binds)
     use, its = demand.peak_load / best.gpus, demand.peak_load / other.gpus
-    limit = " and ".join("saturation" if what == "knee" else what for what in binds)
     reasons = [f"each GPU handles {_three(its)} {demand.unit} (the best: {_three(use)}), limited by {limit}"]
     if hours:
         each = [cost / candidate.gpus for cost, candidate in zip(hours, (other, best), strict=True)]
