@@ -34,6 +34,7 @@ from rooflinekit.report.document import (
 from rooflinekit.report.estimate import command
 
 _SHOWN, _EXPLAINED, _POINTS = 8, 5, 5
+_LONG = 26  # letters of a fleet beyond which its pools stand below each other
 _SENTENCES, _SOURCES = 3, 2  # below the table at most; prices of which the sources are named there
 _MILLION = 7  # column of the price of output tokens
 _LOAD, _LOAD_LEGEND = 8, "Load: share of what the objectives allow."
@@ -93,12 +94,20 @@ def _fleets_by_gpu(answer: PlanAnswer) -> CellTable:
         cost, (_, chance) = each.cost, each.risk
         holds = "-" if chance is None or not each.known else f"{min(math.floor(chance * 100), 99)} %"
         peak = "-" if cost.peak_watts is None else significant(cost.peak_watts / 1e3)
+        name, *below = _lines_of(each.name)
         rows.append([
-            f"{place}{'' if each.known else '?'}", _short(each.gpu), each.name, f"{each.gpus:,}",
+            f"{place}{'' if each.known else '?'}", _short(each.gpu), name, f"{each.gpus:,}",
             f"{sum(host.count for host in each.hosts):,}", amount(cost.usd_per_month, 0), three(cost.input_usd),
             three(cost.output_usd), peak, holds, each.evidence if each.known else f"interval > {WIDE:g}x",
         ])  # fmt: skip
+        rows += [["", "", pool, *[""] * (len(head) - 3)] for pool in below]
     return CellTable(head, rows, left=(0, 1, 2, 10), gap=1, drop=(4, 6, 7))
+
+
+def _lines_of(fleet: str) -> list[str]:
+    """A fleet on one line, or where it is long its pools below each other."""
+    first, plus, after = fleet.partition(" + ")
+    return [first, f"+ {after}"] if plus and len(fleet) > _LONG else [fleet]
 
 
 def _sensitivity(swings: Sequence[Swing]) -> list[Section]:
@@ -162,10 +171,11 @@ def _candidates(answer: PlanAnswer) -> CellTable:
         holds = "-" if chance is None else f"{min(math.floor(chance * 100), 99)} %"
         mark, load = "" if each.known else "?", 1.0 - min(fleet.headroom for fleet in each.fleets)
         hour, million = amount(each.cost.usd_per_hour), three(each.cost.million_tokens_usd)
-        plan = f"{each.name} {each.engine}" if several else each.name
+        plan, *below = _lines_of(f"{each.name} {each.engine}" if several else each.name)
         row = [f"{rank}{mark}", _short(each.gpu), plan, f"{each.gpus:,}", hour, each.evidence.removeprefix("fitted ")]
         used = "-" if any(fleet.binds == ("users",) for fleet in each.fleets) else percent(load)
         rows.append([*row, risk, holds, used, million])
+        rows += [["", "", pool, *[""] * (len(head) - 3)] for pool in below]
     return CellTable(head, rows, left=(0, 1, 2, 5, 6), gap=1, drop=(9, _LOAD, 5, 6))
 
 

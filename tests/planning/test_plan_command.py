@@ -60,6 +60,18 @@ def test_the_terminal_shows_the_answer_within_80_columns() -> None:
     assert all(said in more for said in ("GPUs = ", "more may fail", "why the others lost"))
 
 
+def test_pools_with_many_options_stand_below_each_other() -> None:
+    """So that neither the evidence nor the objective at risk leaves 80 columns."""
+    words = ["--ep", "4", "--dp", "4", "--rate", "60", "--isl", "2000", "--osl", "200"]
+    code, out, _ = run("plan", "gpt-oss-120b", "--gpu", "h100", "--tp", "1", *words, "-v")
+    lines = out.splitlines()
+    assert code == 0
+    assert max(map(len, lines)) <= 80
+    place = next(number for number, line in enumerate(lines) if "P TP1 DP4 EP4 two-batch" in line)
+    assert lines[place + 1].strip().startswith("+ ")
+    assert sum(" evidence" in line for line in lines) == 2
+
+
 @pytest.mark.long
 def test_the_table_counts_what_it_leaves_out() -> None:
     """A stand-in that is shown below the first eight is not counted as left out too."""
