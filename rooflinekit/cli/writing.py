@@ -145,6 +145,9 @@ def _refuse(given: dict[str, Any], why: str) -> None:
         raise InputError(f"--{name} {why}")
 
 
+_SERVED = "a plan's JSON file, or a MODEL with options of simulate, such as 'llama-3-8b --gpu h100 --tp 2'"
+
+
 def _serve_engine(told: str, address: tuple[str, int], time: str, streams: int | None) -> None:
     """Serve as an engine until a signal comes."""
     from rooflinekit.ops.engine import Deployed, PlayedEngine
@@ -152,10 +155,16 @@ def _serve_engine(told: str, address: tuple[str, int], time: str, streams: int |
     from rooflinekit.ops.web import listen
 
     host, port = address
-    if told.strip().endswith(".json") and " " not in told.strip() and Path(told.strip()).is_file():
-        deployed = Deployed.planned(told.strip())
+    path = Path(told.strip())
+    if path.suffix == ".json" and " " not in str(path) and path.is_file():
+        deployed = Deployed.planned(path)
     else:
-        deployed = Deployed.read(**_options(told))
+        try:
+            deployed = Deployed.read(**_options(told))
+        except InputError:
+            if path.is_dir() and not (path / "config.json").exists():
+                raise InputError(f"--engine-of {told!r} is a folder without a config.json; give {_SERVED}") from None
+            raise
     with listen(host, port) as listening:
         engine = PlayedEngine(deployed)
         for said in engine.notes:
@@ -183,10 +192,7 @@ def _options(told: str) -> dict[str, Any]:
             raise InputError(f"--engine-of: no option {word} of simulate; nearest: {nearest_of(name, shown)}")
     texts = simulated.words(words)
     if texts is None or "model" not in texts:
-        raise InputError(
-            f"--engine-of {told!r} is neither a plan's JSON file nor a MODEL with options of simulate, such as "
-            "'llama-3-8b --gpu h100 --tp 2'"
-        )
+        raise InputError(f"--engine-of {told!r} names no model; give {_SERVED}")
     return {name: simulated.value(name, text) for name, text in texts.items()}
 
 

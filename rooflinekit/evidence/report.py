@@ -132,7 +132,9 @@ def comparison_rows(found: Comparison) -> list[dict[str, Any]]:
 
 def comparison_document(found: Comparison) -> Document:
     """The whole answer."""
-    failed = (f"not compared: {source}: {reason}" for source, reason in found.failed.items())
+    failed = (
+        f"not compared: {source}: {reason.removeprefix(f'{source}: ')}" for source, reason in found.failed.items()
+    )
     return [*(section for run in found.runs for section in _run(run)), Section("", [Items(*failed)])]
 
 

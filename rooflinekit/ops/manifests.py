@@ -81,7 +81,9 @@ def _check(launch: Launch, target: str, can: dict[str, Any]) -> None:
             )
     split = any(_role(server) for server in servers)
     if split and not can["split"]:
-        raise InputError(f"prefill and decode apart need --target {instead('split')}, not {target}")
+        raise InputError(
+            f"prefill and decode apart need --target {instead('split')}, not {target}; or another --candidate"
+        )
     if len(servers) > (2 if split else 1) and not can["kinds"]:
         raise InputError(
             f"a fleet of {len(servers)} kinds of server needs --target {instead('kinds')}, or another --candidate"

@@ -454,7 +454,8 @@ class _EngineServer:
     def __init__(self, engine: PlayedEngine, clock: str, streams: int) -> None:
         self.engine, self.streams, self.token = engine, streams, read_token()
         self.player = Player(engine, clock)
-        self.names = {engine.what.name, engine.what.resolved.plan.model.name}
+        model = engine.what.resolved.plan.model
+        self.names = {engine.what.name, model.name, *model.aliases}  # clients and `launch` have it from the hub
         self.numbers = count(1)
 
     @property

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +20,7 @@ from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
+from rooflinekit.cli.writing import _options
 from rooflinekit.evidence.benchmark_runs import Given
 from rooflinekit.evidence.exposition import interval, read_scrape
 from rooflinekit.evidence.watching import Watcher
@@ -220,6 +222,10 @@ class TestInterface:
         own = rk.estimate("llama-3-8b", isl=usage["prompt_tokens"], osl=5, calibration=None)
         assert played["tpot_ms"] == pytest.approx(own.tpot_ms, rel=0.02)
 
+    def test_a_model_is_also_called_as_on_the_hub(self, client: TestClient) -> None:
+        asked = CHAT | {"model": "meta-llama/Meta-Llama-3-8B"}  # so do the clients' commands of `estimate -v`
+        assert client.post("/v1/chat/completions", json=asked).status_code == 200
+
     def test_a_chat_as_a_stream(self, client: TestClient) -> None:
         asked = CHAT | {"stream": True, "stream_options": {"include_usage": True}, "n": 2}
         answer = client.post("/v1/chat/completions", json=asked)
@@ -343,12 +349,34 @@ class TestOverHttp:
     def test_five_hundred_streams_at_once(self) -> None:
         """Over sockets, of a server of its own, with a clock that waits for nobody."""
         with serving("llama-3-70b --tp 4", "--time", "jump", "--streams", "500") as port:
-            answers = asyncio.run(burst(port, 500))
+            answers = [text for text, _ in asyncio.run(burst(port, 500, 20))]
         assert len(answers) == 500
         for text in answers:
             *pieces, last = events(text)
             assert sum(each["choices"][0]["text"].count(" the") for each in pieces) == 20
             assert last["usage"]["completion_tokens"] == 20
+
+    @pytest.mark.slow
+    @pytest.mark.long
+    def test_five_hundred_streams_keep_pace_on_two_cores(self, tmp_path: Path) -> None:
+        """125,000 tokens in 13 played seconds, a minute here, of which 5 % are 3 s; clients are on the same machine.
+
+        The server's own work would fit into the played time on one core.
+        """
+        import resource
+
+        before, scale = resource.getrusage(resource.RUSAGE_CHILDREN), 0.25
+        with serving("llama-3-70b --tp 4", "--time", str(scale)) as port:
+            answers = asyncio.run(burst(port, 500, 250))
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        sent_ms = sorted(events(text)[-1]["rooflinekit"]["played"][0]["sent_ms"] for text, _ in answers)
+        trace = tmp_path / "sent.csv"
+        trace.write_text("time_s,isl,osl\n" + "".join(f"{(ms - sent_ms[0]) / 1e3!r},50,250\n" for ms in sent_ms))
+        whole = rk.simulate("llama-3-70b", "h100-sxm", tp=4, trace=str(trace), warmup=0)
+        felt_ms = sorted(1e3 * scale * seconds for _, seconds in answers)
+        assert felt_ms[249] == pytest.approx(whole.e2e_ms.p50, rel=0.05)
+        assert felt_ms[474] == pytest.approx(whole.e2e_ms.p95, rel=0.05)
+        assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < whole.e2e_ms.max / 1e3
 
 
 @pytest.fixture(scope="module")
@@ -417,11 +445,11 @@ class TestWithOpenAIsClient:
 
 
 @contextmanager
-def serving(told: str, *more: str):
-    """A server in a process of its own; gives its port."""
+def serving(told: str, *more: str, first: Sequence[str] = ()):
+    """A server in a process of its own, started through words that come first; gives its port."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    words = [sys.executable, "-m", "rooflinekit", "serve", "--engine-of", told, "--port", str(port), *more]
+    words = [*first, sys.executable, "-m", "rooflinekit", "serve", "--engine-of", told, "--port", str(port), *more]
     process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
@@ -436,25 +464,27 @@ def serving(told: str, *more: str):
             process.stderr.close()
 
 
-async def streamed(port: int, isl: int, osl: int) -> str:
-    """The events of one request, read from a socket."""
+async def streamed(port: int, isl: int, osl: int) -> tuple[str, float]:
+    """The events of one request, read from a socket, and how long they took [s]."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     asked = {"prompt": "x" * 4 * isl, "max_tokens": osl, "ignore_eos": True, "stream": True,
              "stream_options": {"include_usage": True}}  # fmt: skip
     body = json.dumps(asked).encode()
     head = "POST /v1/completions HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
+    sent = time.perf_counter()
     writer.write(f"{head}{len(body)}\r\n\r\n".encode() + body)
     text = b""
     while part := await reader.read(65536):
         text += part
+    took = time.perf_counter() - sent
     writer.close()
     header, _, rest = text.decode().partition("\r\n\r\n")
     assert " 200 " in header.partition("\r\n")[0], text[:300]
-    return rest
+    return rest, took
 
 
-async def burst(port: int, count: int) -> list[str]:
-    return await asyncio.gather(*(streamed(port, 50, 20) for _ in range(count)))
+async def burst(port: int, count: int, osl: int) -> list[tuple[str, float]]:
+    return await asyncio.gather(*(streamed(port, 50, osl) for _ in range(count)))
 
 
 class PatientLoop(asyncio.SelectorEventLoop):
@@ -551,6 +581,7 @@ class TestDeployments:
             (["--engine-of", "llama-3-8b --rate 5"], "clients decide"),
             (["--engine-of", "llama-3-8b --tpp 2"], "nearest: tp"),
             (["--engine-of", "no-such-model"], "unknown model"),
+            (["--engine-of", str(Path(__file__).parent)], "is a folder without a config.json; give a plan's JSON file"),
             (["--engine-of", "--tp 2"], "MODEL"),
             (["--engine-of", "llama-3-8b", "--workers", "2"], "--workers"),
             (["--engine-of", "llama-3-8b", "--host", "0.0.0.0"], "ROOFLINEKIT_TOKEN"),
@@ -564,6 +595,13 @@ class TestDeployments:
         assert result.exit_code == 2
         assert said in result.stderr
         assert "Traceback" not in result.stderr
+
+    def test_what_the_page_shows_is_served(self) -> None:
+        page = (Path(__file__).parents[2] / "docs" / "fake-engine.md").read_text()
+        shown = re.findall(r'--engine-of "([^"]+)"', page)
+        assert len(shown) > 1
+        for told in shown:
+            assert PlayedEngine(Deployed.read(**_options(told))).replicas
 
     def test_what_clients_decide_is_named(self) -> None:
         with pytest.raises(InputError, match="concurrency"):

@@ -12,12 +12,14 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from test_pipelines import tool
 from typer.testing import CliRunner
 
 import rooflinekit as rk
@@ -214,6 +216,8 @@ class TestTargets:
         (container,) = prefill["podTemplate"]["spec"]["containers"]
         assert container["args"][-2:] == ["--disaggregation-mode", "prefill"]
         assert (prefill["replicas"], container["resources"]["limits"]) == (2, {"nvidia.com/gpu": "2"})
+        with pytest.raises(InputError, match="not kserve; or another --candidate"):
+            manifest(made["split"], "kserve")
 
     def test_a_replica_on_two_hosts_is_one_group(self, made: dict[str, rk.Launch]) -> None:
         group = documents(made["two hosts"], "lws")[0]["spec"]["leaderWorkerTemplate"]
@@ -350,6 +354,26 @@ def test_documents_are_valid_by_the_published_schemas(made: dict[str, rk.Launch]
                     jsonschema.validate(document, schema)
                     checked += 1
     assert checked > 8
+
+
+def test_docker_compose_takes_the_replicas_of_a_plan(made: dict[str, rk.Launch], tmp_path: Path) -> None:
+    (tmp_path / "compose.yaml").write_text(manifest(made["plan"], "vllm-compose"))
+    done = subprocess.run([tool("docker-compose"), "config", "--format", "json"], cwd=tmp_path, capture_output=True,
+                          text=True, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["services"]) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["plan", "sglang"])
+def test_skypilot_reads_the_task(case: str, made: dict[str, rk.Launch]) -> None:
+    sky = pytest.importorskip("sky", reason="needs the package skypilot")
+    (document,) = documents(made[case], "skypilot")
+    task = sky.Task.from_yaml_config(document)
+    assert task.service.readiness_path == "/v1/models"
+    assert {(name, count) for each in task.resources for name, count in each.accelerators.items()} == {
+        ("H100", {"plan": 2, "sglang": 4}[case])
+    }
 
 
 def objects(document: Any) -> Iterator[Any]:

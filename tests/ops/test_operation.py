@@ -6,7 +6,12 @@ import json
 import math
 import re
 import shutil
+import socket
 import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +19,7 @@ from typing import Any
 
 import pytest
 import yaml
+from patience import PATIENCE
 from test_docs import TEXTS
 from test_watch import AN_HOUR, NOTHING, exposition
 from typer.testing import CliRunner
@@ -171,7 +177,88 @@ class TestRules:
         assert run.returncode == 0, run.stdout + run.stderr
 
 
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        taken = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [each.getsockname()[1] for each in taken]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("prometheus") is None, reason="Prometheus is not installed")
+def test_a_prometheus_has_what_the_panels_and_the_autoscaler_ask_for(tmp_path: Path) -> None:
+    """A played engine, `watch` beside it, and a Prometheus with the rules that scrapes both."""
+    pytest.importorskip("uvicorn", reason="needs rooflinekit[serve]")
+    import httpx2
+    from test_fake_engine import serving
+
+    with serving("llama-3-8b --prefix-cache") as engine, ExitStack() as stack:
+        own, asked = free_ports(2)
+        jobs = [
+            {"job_name": f"{port}", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]} for port in (engine, own)
+        ]
+        every = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+        config = {"global": every, "rule_files": ["rules.yaml"], "scrape_configs": jobs}
+        (tmp_path / "rules.yaml").write_text(operation.rules())
+        (tmp_path / "prometheus.yml").write_text(json.dumps(config))
+        watching = [sys.executable, "-m", "rooflinekit", "watch", f"http://127.0.0.1:{engine}/metrics", "--gpu", "h100",
+                    "--tp", "1", "--every", "2", "--listen", str(own)]  # fmt: skip
+        scraping = ["prometheus", "--config.file=prometheus.yml", f"--web.listen-address=127.0.0.1:{asked}",
+                    f"--storage.tsdb.path={tmp_path / 'data'}"]  # fmt: skip
+        for words in (watching, scraping):
+            log = stack.enter_context((tmp_path / Path(words[0]).name).open("w"))
+            process = stack.enter_context(subprocess.Popen(words, cwd=tmp_path, stdout=log, stderr=log))
+            stack.callback(process.terminate)
+        client = stack.enter_context(httpx2.Client(timeout=PATIENCE))
+
+        def told(path: str, **asking: str) -> Any:
+            """What Prometheus answers; nothing while it starts."""
+            with suppress(httpx2.ConnectError):
+                answer = client.get(f"http://127.0.0.1:{asked}/api/v1/{path}", params=asking)
+                if answer.status_code != 503:
+                    return answer.raise_for_status().json()["data"]
+            return {"result": [], "groups": []}
+
+        def healthy() -> bool:
+            found = {rule["health"] for group in told("rules")["groups"] for rule in group["rules"]}
+            assert found <= {"ok", "unknown"}
+            return found == {"ok"}
+
+        scaled = 'max(rooflinekit_predicted_replicas{model="llama-3-8b"})'
+        panels = {target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]}
+        wanted, ends = {scaled, *panels, *ROWS["recording"]}, time.monotonic() + PATIENCE
+        while (wanted or not healthy()) and time.monotonic() < ends:
+            body = {"prompt": "word" * 500, "max_tokens": 20, "ignore_eos": True}
+            client.post(f"http://127.0.0.1:{engine}/v1/completions", json=body).raise_for_status()
+            wanted -= {query for query in wanted if told("query", query=query)["result"]}
+        assert wanted == set()
+        assert healthy()
+        assert told("query", query=scaled)["result"][0]["value"][1] == "1"
+
+
+def lost(told: Any, kept: Any, path: str = "") -> Iterator[str]:
+    """Paths of what one value has and the other has not."""
+    if isinstance(told, dict) and isinstance(kept, dict):
+        for key, value in told.items():
+            yield from lost(value, kept.get(key), f"{path}.{key}")
+    elif isinstance(told, list) and isinstance(kept, list) and len(told) == len(kept):
+        for number, (one, other) in enumerate(zip(told, kept, strict=True)):
+            yield from lost(one, other, f"{path}[{number}]")
+    elif told != kept:
+        yield path
+
+
 class TestDashboard:
+    def test_the_types_that_grafana_publishes_hold_all_of_it(self) -> None:
+        models = pytest.importorskip("grafana_foundation_sdk.models.dashboard", reason="needs grafana-foundation-sdk")
+        from grafana_foundation_sdk.cog import encoder, plugins
+
+        plugins.register_default_plugins()
+        made = models.Dashboard.from_json(DASHBOARD)
+        assert list(lost(DASHBOARD, json.loads(encoder.JSONEncoder().encode(made)))) == []
+        assert {type(each).__module__ for panel in made.panels for each in panel.targets} == {
+            "grafana_foundation_sdk.models.prometheus"
+        }
+
     def test_panels_lie_beside_each_other_and_ask_one_source(self) -> None:
         places = [tuple(each["gridPos"].values()) for each in DASHBOARD["panels"]]
         assert len(set(places)) == len(places)

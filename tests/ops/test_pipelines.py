@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -87,7 +88,36 @@ def test_the_workflow_calls_the_checks_and_targets_that_exist() -> None:
     assert f'requires-python = ">={lowest}"' in (ROOT / "pyproject.toml").read_text()
 
 
+def tool(name: str) -> str:
+    """A program beside this Python or in the path; skips where there is none."""
+    found = shutil.which(name, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    return found or pytest.skip(f"{name} is not installed")
+
+
+@pytest.mark.parametrize(
+    ("schema", "name"),
+    [("github-workflows", ".github/workflows/checks.yml"), ("github-actions", "action/action.yml"),
+     ("compose-spec", "compose.yaml")],
+)  # fmt: skip
+def test_the_published_schemas_hold_it(schema: str, name: str) -> None:
+    words = [tool("check-jsonschema"), "--builtin-schema", f"vendor.{schema}", name]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
 class TestImage:
+    def test_the_linter_of_dockerfiles_finds_nothing(self) -> None:
+        done = subprocess.run([tool("hadolint"), "Dockerfile"], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (0, "")
+
+    def test_docker_compose_takes_its_file_with_a_token_and_not_without(self) -> None:
+        words = [tool("docker-compose"), "--file", "compose.yaml", "config", "--quiet"]
+        for token, code in (("secret", 0), ("", 1)):
+            env = os.environ | {"ROOFLINEKIT_TOKEN": token}
+            done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+            assert done.returncode == code, done.stderr
+        assert "choose a token" in done.stderr
+
     def test_it_serves_as_nobody_special(self) -> None:
         lines = (ROOT / "Dockerfile").read_text().splitlines()
         words = [line.split(maxsplit=1) for line in lines if line and line[0].isupper()]
