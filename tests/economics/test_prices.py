@@ -43,6 +43,11 @@ class TestHour:
     def test_what_is_given_goes_before_the_quote(self) -> None:
         assert hourly_price(load_accelerator("h100-sxm").value, 1.5).usd_per_gpu_hour == 1.5
 
+    def test_without_a_price_the_quote_is_taken_with_its_source(self) -> None:
+        h100 = load_accelerator("h100-sxm").value
+        assert read_price(h100, {}, None)[0] == quoted_price(h100)
+        assert read_price(h100, {"price": 2.0}, None)[0].source == "given"
+
     def test_no_quote_is_said_and_nothing_is_made_up(self) -> None:
         with pytest.raises(InputError, match="l40s has no price in its file"):
             hourly_price(load_accelerator("l40s").value)

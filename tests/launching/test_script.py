@@ -141,6 +141,13 @@ class TestReplicas:
         assert ("--data-parallel-address", "HEAD-HOST") in found
         assert any("--headless" in note for note in made.notes)
 
+    @pytest.mark.parametrize(("users", "limit", "largest"), [(8, None, "128"), (8, 32, "32")])
+    def test_graphs_are_captured_for_what_runs_and_for_128_at_least(
+        self, users: int, limit: int | None, largest: str
+    ) -> None:
+        server = rk.launch("llama-3-8b", engine="sglang", concurrency=users, max_num_seqs=limit).servers[0]
+        assert ("--cuda-graph-max-bs-decode", largest) in [setting.args for setting in server.settings]
+
     def test_one_replica_needs_no_devices(self) -> None:
         assert rk.launch("llama-3-8b").servers[0].env() == {}
 

@@ -14,7 +14,7 @@ from rooflinekit.estimation.estimator import resolve
 from rooflinekit.estimation.loaded import load_result
 from rooflinekit.load.answer import MOST, AskedLoad, play_load
 from rooflinekit.load.arrays import Clients
-from rooflinekit.load.law import full_rate
+from rooflinekit.load.law import full_engine, full_rate
 from rooflinekit.load.lengths import Fixed, LogNormal, Uniform
 from rooflinekit.load.played import Sample, play
 from rooflinekit.load.policies import POLICIES, Limits, rules_of
@@ -232,6 +232,13 @@ def test_a_user_alone_is_never_in_two_requests_at_once(engine, requests):
     """Its requests follow each other, front end included: the rate is one over the time of one (Little's law)."""
     answer = rk.estimate("llama-3-8b", isl=3672, osl=2, engine=engine, concurrency=1, requests=requests)
     assert answer.load.rate * answer.e2e_ms / 1e3 == pytest.approx(1.0, rel=0.001 + 0.03 / requests)
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_a_request_of_one_token_decodes_nothing(policy):
+    """Its token comes with the prompt: a full engine of such requests has no decode steps in its turn."""
+    rules = rules_of(Limits(POLICIES[policy], max_num_seqs=64), blocks=1000, block=16)
+    assert full_engine(constant_table(0.5).arrays, rules, 100.0, 1.0).decode == 0.0
 
 
 def test_more_places_never_lower_the_law():

@@ -378,6 +378,18 @@ def test_users_get_whole_shares_and_all_are_served() -> None:
         assert fleet.replicas == math.ceil(301 / fleet.capacity)
 
 
+def test_the_cache_of_a_prompt_crosses_the_cards_of_its_replica() -> None:
+    """1,000 tokens of 131,072 bytes over two cards of 50 GB/s take 1.31 ms; without a link they never come."""
+    question = read_question(MODEL, "h100-sxm", SLO, {"rate": 5, "isl": 1000})
+    replica = lay_out(MODEL, "h100-sxm", {"tp": 2, "engine": "vllm"}, question.demand, None)
+    assert link_seconds(replica, question.demand) == pytest.approx(1000 * 131_072 / (2 * 50e9), rel=1e-12)
+    accelerator = replace(replica.resolved.plan.system.accelerator, nic_bandwidth=0.0, pcie_bandwidth=0.0)
+    system = replace(replica.resolved.plan.system, accelerator=accelerator)
+    predictor = replica.predictor.on(replace(replica.resolved.plan, system=system))
+    alone = replace(replica, resolved=replace(replica.resolved, predictor=predictor))
+    assert link_seconds(alone, question.demand) == math.inf
+
+
 def test_an_accelerator_too_slow_for_one_user_is_refused_beside_others() -> None:
     few: dict[str, Any] = {"users": 50, "tp": [1], "isl": 1000, "osl": 200}
     answer = rk.plan(MODEL, ["h100-sxm", "l40s"], "p95 tpot<12ms", **few)
