@@ -14,13 +14,14 @@ import time
 from pathlib import Path
 
 import pytest
+import smoke
 from patience import PATIENCE
 from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli import output
 from rooflinekit.cli.app import app
-from rooflinekit.cli.command import COMMANDS, PANELS
+from rooflinekit.cli.command import COMMANDS, PANELS, find
 from rooflinekit.report.document import plain_text
 from rooflinekit.report.estimate import document
 
@@ -759,8 +760,14 @@ NOTED = [
     "show gemma-3-27b", "show h100", "show h100.json", "shapes gpt2 --tokens 4", "explain gpt-oss-20b tpot",
     "simulate gpt-oss-20b --rate 4 --requests 20", "cost gpt-oss-20b", "sweep gpt-oss-20b --batch 1,8",
     "compare bench.json --gpu h100-sxm --tp 1", "guard bench.json --gpu h100-sxm --tp 1",
-    "launch gpt-oss-20b --batch 32",
+    "launch gpt-oss-20b --batch 32", "models", "trace few.csv",
+    "compare start.log --gpu l40s --tp 1",
+    "accuracy kernels gemm.csv", "accuracy serving serving.csv",
+    "accuracy memory memory.csv", "accuracy energy energy.csv", "accuracy league serving.csv",
     pytest.param("estimate llama3-8b --rate 4", marks=pytest.mark.slow),
+    pytest.param("gpus --fits awq", marks=pytest.mark.slow),
+    pytest.param("verify bench.json --gpu h100-sxm --tp 1", marks=pytest.mark.slow),
+    pytest.param("watch day.prom --gpu h100-sxm --tp 1", marks=pytest.mark.slow),
     pytest.param("levers gpt-oss-20b", marks=pytest.mark.slow),
     pytest.param("plan gpt-oss-20b --rate 4 --slo tpot<40ms", marks=pytest.mark.slow),
 ]  # fmt: skip
@@ -780,6 +787,12 @@ def texts(value):
     elif isinstance(value, dict | list):
         for each in value.values() if isinstance(value, dict) else value:
             yield from texts(each)
+
+
+def test_every_command_that_answers_in_json_is_asked_for_its_notes():
+    lines = [line if isinstance(line, str) else line.values[0] for line in NOTED]
+    answers = {words for words in COMMANDS if "format" in find(words).options}
+    assert {words for words in answers if not any(f"{line} ".startswith(f"{words} ") for line in lines)} == set()
 
 
 @pytest.mark.parametrize("line", NOTED)
@@ -805,7 +818,14 @@ def test_json_carries_every_note_that_the_table_prints(line, tmp_path, monkeypat
         "max_concurrency": 32, "duration": 3.9, "request_throughput": 25.6, "output_throughput": 3282.0,
         "total_token_throughput": 29500.0,
     }  # fmt: skip
+    smoke.write_files(tmp_path)
     (tmp_path / "bench.json").write_text(json.dumps(bench), encoding="utf-8")
+    (tmp_path / "few.csv").write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0.0,900,200\n1.0,900,200\n")
+    (tmp_path / "start.log").write_text(
+        "Initializing a V1 LLM engine (v0.19.0) with config: model='meta-llama/Meta-Llama-3-8B', max_seq_len=8192, "
+        "quantization=fbgemm_fp8\nCompiling a graph for compile range\nModel loading took 50.0 GiB memory\n"
+        "GPU KV cache size: 148,816 tokens\nMaximum concurrency for 8,192 tokens per request: 99x\n"
+    )
     table, document = run(*line.split()), run(*line.split(), "--format", "json")
     assert table.stdout and document.stdout, table.stderr + document.stderr
     carried = "\n".join(texts(json.loads(document.stdout)))

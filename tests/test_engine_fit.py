@@ -518,13 +518,18 @@ def test_kernels_and_benchmarks_are_told_apart_by_their_contents(truth, tmp_path
 
 
 def test_what_is_worse_left_out_than_its_donor_is_not_written(tmp_path, monkeypatch):
-    def fitted(unseen, metric="tpot_ms"):
-        errors = {"ttft_ms": Error(3, 0.2, 0.1, 0.9), metric: Error(3, 0.10, 0.02, unseen)}
+    def fitted(unseen, first=0.1):
+        errors = {
+            "ttft_ms": Error(3, 0.2, first, None if unseen is None else 0.9),
+            "tpot_ms": Error(3, 0.10, 0.02, unseen),
+        }
         return EngineFit("a: 1\n...\n", StepCosts(), (), (), errors, (), {}, (), {})
 
     assert fitted(0.12).worse == ("tpot_ms",)
     assert fitted(0.09).worse == ()  # TPOT decides
     assert fitted(None).worse == ()
+    assert fitted(None, first=0.25).worse == ()  # the rows together are nearer
+    assert fitted(None, first=0.8).worse == ("ttft_ms",)
     out = tmp_path / "mine.yaml"
     file = write(tmp_path, json.dumps({"model_id": MODEL, "total_input_tokens": 1, "completed": 1}), "run.json")
     words = ["calibrate", str(file), "--out", str(out)]
@@ -534,3 +539,7 @@ def test_what_is_worse_left_out_than_its_donor_is_not_written(tmp_path, monkeypa
     assert "predicts files left out worse than before; --force writes it" in " ".join(refused.stderr.split())
     assert CliRunner().invoke(app, [*words, "--force"]).exit_code == 0
     assert out.read_text() == "a: 1\n...\n"
+    monkeypatch.setattr("rooflinekit.evidence.engine_fit.fit_engine", lambda *_: fitted(None, first=0.8))
+    out.unlink()
+    refused = CliRunner().invoke(app, words)
+    assert "predicts its own files worse than before" in " ".join(refused.stderr.split())

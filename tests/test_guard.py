@@ -110,9 +110,9 @@ class TestReading:
             ("b.json", {"benchmarks": [{"stats": {"median": 0.0}}]}, "without a name or a time"),
             ("b.json", {"benchmarks": [{"fullname": "a", "stats": {"median": -1}}]}, "not a number of at least 0"),
             ("n.json", {"benchmarks": [{"name": "a", "states": [{"summaries": [3]}]}]}, "has no GPU time"),
-            ("n.json", {"benchmarks": [{"name": "a", "states": 5}]}, "holds no reading"),
+            ("n.json", {"benchmarks": [{"name": "a", "states": 5}]}, "holds no time and no rate"),
             ("x.json", "{", "not valid JSON"),
-            ("x.csv", "a,b\n1,2\n", "holds no reading"),
+            ("x.csv", "a,b\n1,2\n", "holds no time and no rate"),
         ],
     )
     def test_what_makes_no_sense_is_refused_by_name(self, written, name, data, said):
@@ -298,7 +298,7 @@ class TestPrediction:
         assert first.expected < 320 / 21.0
 
     def test_a_suite_in_which_nothing_ran_is_said(self, written):
-        with pytest.raises(SpecError, match="holds no reading"):
+        with pytest.raises(SpecError, match="holds no time and no rate"):
             guard([written("b.json", {"benchmarks": []})])
 
     def test_another_release_than_the_calibration_s_is_said(self, written):
@@ -355,3 +355,22 @@ class TestCommand:
         assert "bench.py::test_gemm[16]" in run.output
         if form == "json":
             assert json.loads(run.output)["regressed"] == 1
+
+
+def test_a_run_of_latency_or_requests_alone_is_judged_by_what_it_has(tmp_path):
+    said = {"model": "llama-2-7b", "gpu": "rtx-4090"}
+    latency, throughput = tmp_path / "latency.json", tmp_path / "throughput.json"
+    slow, many = 32.1, {"elapsed_time": 61.2, "num_requests": 1000, "total_num_tokens": 414000}
+    latency.write_text(json.dumps({"avg_latency": slow, "latencies": [slow] * 3, "percentiles": {"50": slow}}))
+    throughput.write_text(json.dumps(many | {"requests_per_second": 0.2, "tokens_per_second": 80.0}))
+    with pytest.raises(InputError, match="does not say how it was run; add --isl"):
+        guard([latency], **said)
+    (whole,) = guard([latency], isl=32, osl=128, concurrency=8, **said).checks
+    assert (whole.regressed, whole.rate, whole.measured) == (True, False, slow)
+    with pytest.raises(InputError, match="add --isl or --osl"):
+        guard([throughput], **said)
+    (rate,) = guard([throughput], isl=214, **said).checks
+    assert (rate.regressed, rate.rate) == (True, True)
+    assert rate.measured == pytest.approx(0.2 * 200)
+    assert rate.change == pytest.approx(rate.expected / rate.measured - 1.0)
+    assert not guard([throughput], [throughput]).regressions

@@ -181,7 +181,7 @@ class TestBlocks:
 
     @pytest.mark.parametrize("prefix", [
         "bench-1  | ", "[pod/bench-7d9/bench] ", "2026-07-22T04:18:43.123456Z ", "2026-07-22T04:18:43.1Z stdout F ",
-        "Nov 29 11:10:00 gpu7 docker[123]: ", "\x1b[32m",
+        "Nov 29 11:10:00 gpu7 docker[123]: ", "\x1b[32m", "bench-7d9 main › ", "0: ", "2026-06-09 12:31:35.337 | ",
     ])  # fmt: skip
     def test_prefixes_of_others_are_taken_off(self, tmp_path: Path, prefix: str) -> None:
         run = only(tmp_path, "".join(f"{prefix}{line}\n" for line in BLOCK.splitlines()))
@@ -425,6 +425,30 @@ context_len=169000
 """
 
 
+LM_EVAL = """vllm (pretrained=meta-llama/Llama-3.1-8B,tensor_parallel_size=1), limit: None, num_fewshot: 5
+|Tasks|Version|     Filter     |n-shot|  Metric   |   |Value |   |Stderr|
+|-----|------:|----------------|-----:|-----------|---|-----:|---|-----:|
+|gsm8k|      3|flexible-extract|     5|exact_match|↑  |0.5100|±  |0.0138|
+"""
+OFFLOADED = """  Device 0: NVIDIA GeForce RTX 3090, compute capability 8.6, VMM: yes
+| model                          | backend | ngl | n_cpu_moe | type_k | n_ubatch |   test |             t/s |
+| ------------------------------ | ------- | --: | --------: | -----: | -------: | -----: | --------------: |
+| qwen3moe 30B.A3B Q4_K - Medium | CUDA    |  99 |        10 |   q8_0 |     1024 |  tg128 |   145.44 ± 0.21 |
+"""
+
+
+def test_scores_of_lm_eval_as_it_prints_them_are_named(tmp_path: Path) -> None:
+    for text in (LM_EVAL, LM_EVAL.partition("\n")[2]):
+        with pytest.raises(SpecError, match="holds scores of lm-eval, and no times"):
+            runs_of(tmp_path, text, "scores.txt")
+
+
+def test_the_columns_of_llama_bench_are_options(tmp_path: Path) -> None:
+    run = only(tmp_path, OFFLOADED, "b.md")
+    said = {"weights": "q4_k_m", "kv": "q8_0", "resident_layers": 99, "token_budget": 1024, "n_cpu_moe": 10}
+    assert (run.facts.gpu, dict(run.deployment)) == ("NVIDIA GeForce RTX 3090", said)
+
+
 class TestLogs:
     def test_a_line_that_begins_with_a_bracket_is_no_json(self, tmp_path: Path) -> None:
         log = only(tmp_path, SGLANG_LOG, "s.log")
@@ -485,6 +509,70 @@ class TestLogs:
         assert rows["kv_pool_bytes"].measured == 5.69 * GIB
         words = " ".join(found.notes)
         assert all(figure in words for figure in ("5.69 GiB", "12.91 sequences of 32,768 tokens", "148,816"))
+
+    def test_weights_that_are_quantised_in_a_way_that_no_one_says_are_named_first(self, tmp_path: Path) -> None:
+        log = COMPOSE.replace("quantization=None", "quantization=compressed-tensors")
+        said = {"model": "qwen3.5-35b-a3b", "gpu": "rtx-pro-6000-blackwell"}
+        found = compare(written(tmp_path, "c.log", log), **said).runs[0]
+        assert found.notes[0].startswith("the log's weights are quantised (compressed-tensors), and the prediction has")
+        for more in (log, COMPOSE):
+            stored = said | ({"weights": "int4"} if more is log else {})
+            assert not any(
+                "quantised (" in note for note in compare(written(tmp_path, "c.log", more), **stored).runs[0].notes
+            )
+
+    def test_the_checkpoint_that_a_path_names_has_the_bytes_of_the_log(self, tmp_path: Path) -> None:
+        log = COMPOSE.replace("cyankiwi/Qwen3.5-35B-A3B'", "cyankiwi/Qwen3.5-35B-A3B-AWQ-4bit'")
+        rows = {each.metric: each for each in compare(written(tmp_path, "c.log", log), gpu="l40s").runs[0].metrics}
+        assert abs(rows["weight_bytes"].error) < 0.005
+
+    @pytest.mark.parametrize(("engine", "line", "kept"), [
+        ("vllm", "enable_prefix_caching=False,", "off"), ("vllm", "'enable_prefix_caching': True,", "on"),
+        ("sglang", "server_args=ServerArgs(model_path='x', disable_radix_cache=True)", "off"),
+        ("sglang", "server_args=ServerArgs(model_path='x', disable_radix_cache=False)", "on"),
+    ])  # fmt: skip
+    def test_the_prefix_cache_is_as_the_log_says(self, engine: str, line: str, kept: str) -> None:
+        text = {"vllm": "GPU KV cache size: 20,000 tokens\n", "sglang": "max_total_num_tokens=171008\n"}[engine]
+        assert read_startup("log", f"{line}\n{text}").deployment["prefix_caching"] == kept
+        assert "prefix_caching" not in read_startup("log", f"enable_prefix_caching=None\n{text}").deployment
+
+    def test_a_first_start_is_said_where_the_cache_is_less_than_predicted(self, tmp_path: Path) -> None:
+        # vLLM 0.19 on an H100, and as vLLM issue 54122 has a start without the results of an earlier compilation
+        start = (
+            "Initializing a V1 LLM engine (v0.19.0) with config: model='meta-llama/Meta-Llama-3-8B', max_seq_len=8192"
+        )
+        log = f"{start}\nAvailable KV cache memory: {{}} GiB\n"
+        cold = "backends.py: Compiling a graph for compile range (1, 8192) takes 4.92 s\n"
+        for text, said in (
+            (cold + log.format(40.0), True),
+            (log.format(40.0), False),
+            (cold + log.format(54.3), False),
+        ):
+            notes = compare(written(tmp_path, "v.log", text), gpu="h100-sxm").runs[0].notes
+            assert any("the engine compiled at this start" in note for note in notes) is said
+
+    def test_sizes_of_a_draft_are_not_those_of_its_model(self) -> None:
+        # sgl-project/sglang issue 24589: the draft of Gemma-4 is loaded after it
+        drafted = """[2026-06-09 09:31:35] Load weight end. elapsed=17.93 s, type=Gemma4AssistantForCausalLM, \
+avail mem=2.93 GB, mem usage=0.29 GB.
+[2026-06-09 09:31:35] KV Cache is allocated. dtype: torch.bfloat16, #tokens: 64, K size: 0.00 GB, V size: 0.00 GB
+"""
+        alone, both = read_startup("s.log", SGLANG_LOG), read_startup("s.log", SGLANG_LOG + drafted)
+        assert (both.weight_bytes, both.kv_bytes) == (alone.weight_bytes, alone.kv_bytes)
+
+    def test_the_estimate_of_graphs_is_what_the_pool_pays_for(self) -> None:
+        # LMCache issue 3430, vLLM 0.21
+        log = "(EngineCore pid=4108) INFO [gpu_model_runner.py:6142] Estimated CUDA graph memory: 0.52 GiB total\n"
+        taken = "Graph capturing finished in 9 secs, took 0.71 GiB\n"
+        assert read_startup("v.log", log + taken).graph_bytes == pytest.approx(0.52 * GIB)
+
+    def test_a_log_that_states_no_memory_is_said_to(self, tmp_path: Path) -> None:
+        said = {"model": "llama-3.1-8b", "gpu": "h100-sxm"}
+        log = written(tmp_path, "v.log", "Namespace(tensor_parallel_size=2)\n")
+        with pytest.raises(InputError, match=r"v\.log: the log of vllm states no bytes and no tokens of a cache"):
+            compare(log, **said)
+        both = compare([log, written(tmp_path, "b.txt", BLOCK)], concurrency=64, **said)
+        assert [(run.source, run.facts.tp) for run in both.runs] == [("b.txt", 2)]
 
     def test_two_services_in_one_log_are_two_engines(self, tmp_path: Path) -> None:
         other = "embed-2  | GPU KV cache size: 20,000 tokens\n"

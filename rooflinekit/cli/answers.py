@@ -200,7 +200,7 @@ def shapes(model: str, *, to: CommandOutput, **scenario: Any) -> None:
     leave=("allow_oom",),
 )
 def launch(model: str | None, *, to: CommandOutput, target: str | None = None, **scenario: Any) -> None:
-    """Write a deployment or a plan as commands and configuration of vLLM, SGLang or TensorRT-LLM, or as a manifest."""
+    """Write a deployment or a plan as commands and configuration of vLLM, SGLang, TensorRT-LLM or llama.cpp."""
     from rooflinekit.decision.launching.launch import launch as export
     from rooflinekit.decision.launching.launch import launch_script
 

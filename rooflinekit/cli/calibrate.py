@@ -70,7 +70,8 @@ def _from_benchmarks(files: list[Path], to: CommandOutput, said: dict[str, Any])
     text = plain_text(document_of(fit))
     if fit.worse and not to.force:
         emit(text)
-        raise InputError(f"{to.out} is not written: it predicts files left out worse than before; --force writes it")
+        these = "files left out" if fit.unseen else "its own files"
+        raise InputError(f"{to.out} is not written: it predicts {these} worse than before; --force writes it")
     to.emit(fit.text)
     emit(f"wrote {to.out}\n\n{text}")
     return 4 if fit.failed else 0

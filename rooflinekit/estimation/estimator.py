@@ -276,6 +276,12 @@ def _usual(gpu: Accelerator, deployment: Deployment, notes: list[str]) -> System
         )
         return box
     if tp <= whole.domain_size:
+        if tp > 1 and gpu.link_kind.endswith("bridge"):
+            rate = format_bytes(float(whole.link_bandwidth))
+            notes.append(
+                f"a bridge joins the cards, {rate}/s each way; without one: --system {_PCIE_BOX}, or {_PCIE_BOX}-staged"
+                " without peer-to-peer"
+            )
         return whole
     if whole.spans:
         notes.append(f"tp={tp} is joined by network cards, {format_bytes(float(gpu.nic_bandwidth))}/s each way")

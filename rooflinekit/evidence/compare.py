@@ -48,12 +48,17 @@ _COMMON = 0.5  # where more gaps than this hold a prefill, the median gap does t
 _SAME = 1.05  # a median gap this much above the mean time a token is no single token
 
 _CLOSE = 1.02  # two clocks, and what files round
+_COLD = 0.97  # of the predicted pool: less is more than rounding and what drivers differ by
 _WORDS = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "e2e_ms": "E2EL", "output_tok_s": "output"}
 _REPEATED = (
     "first tokens are faster than 19 of 20 such runs: were prompts repeated, so that the prefix cache had them? Send "
     "each prompt once, or switch the cache off"
 )
 _NEGATIVE = "a negative part: there the run was faster than predicted, so that much of another part is hidden"
+_COMPILED = (
+    "the engine compiled at this start, and vLLM takes what that needed from the cache (vLLM issue 54122): started "
+    "again, it has more"
+)
 _EQUAL = "the file does not say how output lengths vary, so equal ones are played; --osl-cv says how they do"
 
 
@@ -284,11 +289,12 @@ def compare_runs(
 ) -> Comparison:
     """Compare runs that have been read; `done` are compared already, `failures` is what has gone wrong so far."""
     room, runs, given = room_of(entries), list(done), given.with_logs(entries)
+    beside = any(isinstance(entry, MeasuredRun) for entry in entries)
     for entry in entries:
         if progress is not None:
             progress(entry.source)
         with listed(failures, entry.source):
-            runs.append(_memory(entry, given) if isinstance(entry, StartUp) else _run(entry, given, room))
+            runs += _memory(entry, given, beside) if isinstance(entry, StartUp) else [_run(entry, given, room)]
     if not runs and failures:
         raise next(iter(failures.values()))
     return Comparison(tuple(runs), {name: str(error) for name, error in failures.items()})
@@ -428,8 +434,11 @@ def _of_another(name: str, gpu: str) -> tuple[str, ...]:
     return () if own == asked else (f"measured on {own} and predicted for {asked}",)
 
 
-def _memory(log: StartUp, given: Given) -> ComparedRun:
-    """A start-up log: weights, pool, and cache a token, of one accelerator, as the engine was started."""
+def _memory(log: StartUp, given: Given, beside: bool) -> list[ComparedRun]:
+    """A start-up log: weights, pool, and cache a token, of one accelerator, as the engine was started.
+
+    beside: other files are compared as it was started, so that it may state no memory. Raises InputError.
+    """
     unknown = log.called and not (log.facts.model or given.facts.model)
     called = f" (the log calls its model {log.called})" if unknown else ""
     facts = known_facts(f"{log.source}{called}", log.facts, given.facts, ("model", "gpu"))
@@ -459,10 +468,16 @@ def _memory(log: StartUp, given: Given) -> ComparedRun:
               ("activation_bytes", log.activation_bytes, float(held.activation_bytes))]  # fmt: skip
     found = tuple(ComparedMetric(name, "log", measured, predicted) for name, measured, predicted in pairs
                   if measured and predicted > 0.0)  # fmt: skip
+    if not found:
+        if beside:
+            return []
+        raise InputError(f"{log.source}: the log of {facts.engine} states no bytes and no tokens of a cache")
     named = replace(facts, model=plan.model.name, gpu=plan.system.accelerator.name)
     doubted = _too_much(log, pool, float(held.capacity_bytes), named.gpu)
-    notes = (*doubted, *_cache_words(log), *unknown_draft, *resolved.warnings)
-    return ComparedRun(log.source, f"{facts.engine} start-up log", named, found, None, notes, doubted=len(doubted))
+    doubted += _other_weights(log, all(getattr(plan.precision.formats, kind).is_wide for kind in plan.model.matrices))
+    less = fits and log.compiled and 0.0 < pool < _COLD * float(held.kv_pool_bytes)
+    notes = (*doubted, *_cache_words(log), *([_COMPILED] if less else []), *unknown_draft, *resolved.warnings)
+    return [ComparedRun(log.source, f"{facts.engine} start-up log", named, found, None, notes, doubted=len(doubted))]
 
 
 def _drafting(log: StartUp, predictor: Predictor) -> tuple[MemoryModel, list[str]]:
@@ -483,6 +498,14 @@ def _too_much(log: StartUp, pool: float, capacity: float, gpu: str | None) -> li
         return []
     return [f"weights and cache of the log take {format_bytes(claimed)}, more than the {format_bytes(capacity)} of "
             f"{gpu}: the accelerator or --tp is another"]  # fmt: skip
+
+
+def _other_weights(log: StartUp, wide: bool) -> list[str]:
+    """A note where a log says that its weights are quantised, not how, and those of the prediction are not."""
+    if log.stored is None or not wide:
+        return []
+    return [f"the log's weights are quantised ({log.stored}), and the prediction has 16-bit ones: give --model its "
+            "config.json, or --weights"]  # fmt: skip
 
 
 def _cache_words(log: StartUp) -> list[str]:

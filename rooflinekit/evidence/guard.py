@@ -89,7 +89,7 @@ def read_readings(path: Path, unit: str | None = None) -> list[BenchmarkValue]:
     """Every reading of a file; `unit` is that of a CSV whose header names none."""
     found = list(_read(path, unit))
     if not found:
-        raise SpecError(f"{path}: holds no reading")
+        raise SpecError(f"{path.name}: holds no time and no rate of output tokens")
     return found
 
 
@@ -203,6 +203,8 @@ def _served_readings(run: MeasuredRun) -> Iterator[BenchmarkValue]:
             yield BenchmarkValue(f"{said}: {part.upper()}", value * 1e-3, run=run, metric=metric)
     if run.output_tok_s:
         yield BenchmarkValue(f"{said}: output", run.output_tok_s, rate=True, run=run, metric="output_tok_s")
+    elif run.request_s:
+        yield BenchmarkValue(f"{said}: requests", run.request_s, rate=True, run=run, metric="request_s")
 
 
 def _named(first: str, cells: Mapping[str, Any]) -> str:
@@ -520,25 +522,33 @@ def _served_cause(row: BenchmarkValue, old: BenchmarkValue) -> str:
 def _served(rows: Sequence[BenchmarkValue], given: Given, notes: Counter[str]) -> tuple[list[Check], int]:
     """TTFT and TPOT of serving runs against the interval under load, and how many figures beat the datasheet.
 
-    The cause is the largest part of the gap.
+    Of a run that has neither, its latency and rate. The cause is the largest part of the gap.
     """
     runs: dict[int, tuple[MeasuredRun, list[BenchmarkValue]]] = {}
     for row in rows:
-        if row.run is not None and row.metric in ("ttft_ms", "tpot_ms"):
+        if row.run is not None:
             runs.setdefault(id(row.run), (row.run, []))[1].append(row)
     found, beaten = list[Check](), 0
-    for run, own in runs.values():
+    for run, every in runs.values():
+        own = [row for row in every if row.metric in ("ttft_ms", "tpot_ms")] or every
         posed = pose(run, given)
         expected = posed.predict()
         if posed.resolved.plan.calibration is None or expected.overloaded:
             notes["no calibration, or more load than can be served"] += len(own)
             continue
+        if output := posed.run.output_tok_s:  # of requests, where the user says what the file leaves out
+            own = [replace(row, value=output, metric="output_tok_s") if row.metric == "request_s" else row
+                   for row in own]  # fmt: skip
+        own = [row for row in own if row.metric in expected.ends]
         beaten += sum(each.impossible for each in metrics_of(run, expected) if each.metric in _SERVED)
         gap, more = attribute(run, expected, posed.load), max(posed.load.osl.mean - 1.0, 1.0)
         for row in own:
-            predicted, (low, high) = getattr(expected, row.metric) / 1e3, expected.ends[row.metric]
-            change, limits = row.value / predicted - 1.0, _sound(predicted, low / 1e3, high / 1e3)
-            check = Check(row.name, row.value, predicted, False, change, *limits, None)
+            scale, (low, high) = 1.0 if row.rate else 1e-3, expected.ends[row.metric]
+            predicted = getattr(expected, row.metric) * scale
+            change, limits = row.value / predicted - 1.0, _sound(predicted, low * scale, high * scale)
+            if row.rate:  # of which less is slower
+                change, limits = predicted / row.value - 1.0, _sound(1.0 / predicted, 1.0 / high, 1.0 / low)
+            check = Check(row.name, row.value, predicted, row.rate, change, *limits, None)
             found.append(replace(check, cause=_gap(row, predicted, gap, more) if gap and check.regressed else ""))
     return found, beaten
 

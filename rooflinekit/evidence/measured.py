@@ -30,7 +30,7 @@ from rooflinekit.evidence.exposition import (
 from rooflinekit.evidence.measurement import PREDICTED, Fields, MeasuredRun, MeasuredSpread, RunFacts, StartUp
 from rooflinekit.evidence.pasted import is_pasted, read_pasted
 from rooflinekit.evidence.startup import is_startup, read_startup, read_startups
-from rooflinekit.evidence.tools import accelerators, engine_of, from_tool
+from rooflinekit.evidence.tools import accelerators, engine_of, from_tool, refuse_text
 from rooflinekit.load.lengths import MOST_TOKENS
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.specs.files import json_lines, read_text
@@ -69,10 +69,14 @@ def read_measurements(path: Path) -> list[MeasuredRun | StartUp]:
     if kind in _TEXTS:
         found.append(_TEXTS[kind](source, text))
     elif kind == "text":
-        found += [*(read_startups(source, text) if is_startup(text) else ()), *read_pasted(source, text, from_json)]
+        runs = read_pasted(source, text, from_json)
+        if not runs:
+            refuse_text(source, text)
+        found += [*(read_startups(source, text) if is_startup(text) else ()), *runs]
     elif not found and kind in ("json", "harness"):
         found += [one for name, data in _objects(path, source, text) for one in from_json(name, data)]
     if not found:
+        refuse_text(source, text)
         raise SpecError(f"{path}: nothing that is known wrote this; known: {', '.join(TOOLS)}")
     return found
 

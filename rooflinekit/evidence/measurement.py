@@ -109,6 +109,8 @@ class StartUp:
     called: str | None = None
     draft: str | None = None  #: its method, as the engine names it
     draft_tokens: int = 0
+    stored: str | None = None  #: quantisation of the weights, where its name alone does not say their format
+    compiled: bool = False  #: whether the engine compiled its model, and had no result of an earlier start
 
 
 class Fields:

@@ -15,8 +15,8 @@ from itertools import pairwise
 from typing import Any
 
 from rooflinekit.evidence.measurement import MeasuredRun, RunFacts
-from rooflinekit.evidence.startup import gguf_format, services
-from rooflinekit.evidence.tools import How, llama_run, measurement_of
+from rooflinekit.evidence.startup import formats_of, gguf_format, services
+from rooflinekit.evidence.tools import LLAMA_COUNTS, How, llama_run, measurement_of
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.specs.delimited import delimiter_of
 from rooflinekit.specs.files import table_of
@@ -258,6 +258,9 @@ def _llama_row(source: str, cells: Mapping[str, str], device: str | None) -> Mea
         raise SpecError(f"{source}: {cells['test']!r} with {cells['t/s']!r} t/s is no test of llama-bench")
     weights = gguf_format(cells.get("model", ""))
     deployment: dict[str, Any] = {"weights": weights} if weights else {}
+    deployment |= formats_of(None, cells.get("type_k"))
+    deployment |= {option: int(cells[key]) for key, option in LLAMA_COUNTS.items()
+                   if cells.get(key, "").isdigit() and int(cells[key])}  # fmt: skip
     if (layers := cells.get("ngl", "")).isdigit():
         deployment["resident_layers"] = int(layers)
     tokens = int(test[1] or 0), int(test[2] or 0), int(test[3] or 0)

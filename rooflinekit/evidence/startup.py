@@ -23,6 +23,7 @@ _SIZES = {"GiB": GIB, "GB": GIB, "MiB": GIB / 1024.0}  # engines that label GB d
 _STATES = re.compile(r"\b(?:conv_state|ssm_state|intermediate_ssm_state_cache|conv_window):? ([\d.]+) ?GB")
 _TOLD = ("memory_fraction", "token_budget", "max_model_len", "block_size", "lora_rank", "lora_adapters")
 _TOLD_ABOVE_ONE = ("pp", "dp", "api_servers", "stream_interval", "scheduler_recv_interval")
+_DRAFTED = ("weight_size", "key_size", "value_size", "graph_size")
 _DIVIDED = 1.05  # tokens of all sequences of the longest length, over those that are printed, above rounding
 _BEGIN = 1 << 20  # characters of a file within which an engine says how it starts
 _NO_ENGINE = ("formats", "caches", "prefixes")
@@ -90,12 +91,16 @@ def read_startup(source: str, text: str) -> StartUp:
         raise SpecError(f"{source}: the engine found no room for its cache")
     tp, most = (int(number[name]) if name in number else None for name in ("tp", "max_num_seqs"))
     model, version = (said.get(name, (None,))[0] for name in ("model", "version"))
-    told: dict[str, Any] = formats_of(said.get("quantization", ("",))[0], said.get("kv", ("",))[0])
+    stored = said.get("quantization", ("",))[0]
+    told: dict[str, Any] = formats_of(stored, said.get("kv", ("",))[0])
     told |= {name: value if name == "memory_fraction" else int(value)
              for name in _TOLD + _TOLD_ABOVE_ONE
              if (value := number.get(name, 0.0)) > (name in _TOLD_ABOVE_ONE)}  # fmt: skip
     if "eager" in said:
         told["eager"] = True
+    for name, on in (("prefix_caching", "True"), ("prefix_caching_off", "False")):
+        if name in said:
+            told["prefix_caching"] = "on" if plain[name] == on else "off"
     if "ep" in said and (ranks := (tp or 1) * int(told.get("dp", 1))) > 1:
         told["ep"] = ranks
     return StartUp(
@@ -104,6 +109,7 @@ def read_startup(source: str, text: str) -> StartUp:
         printed_tokens=round(printed) if divided and printed else None, state_bytes=states or None,
         graph_bytes=size.get("graph"), activation_bytes=size.get("activation"), called=model,
         draft=said.get("draft", (None,))[0], draft_tokens=int(number.get("drafted", 0.0)),
+        stored=stored if stored not in ("", "None") and "weights" not in told else None, compiled="compiled" in said,
     )  # fmt: skip
 
 
@@ -168,12 +174,16 @@ def _last(text: str, word: str) -> str:
 
 
 def _found(quantities: Mapping[str, Sequence[re.Pattern[str]]], text: str) -> dict[str, tuple[str, ...]]:
-    """The groups of the last line of each quantity, by the newest pattern that matches."""
+    """The groups of the last line of each quantity, by the newest pattern that matches.
+
+    Of sizes that SGLang says for a model and then for its draft, the model's, which are the larger ones.
+    """
     found = {}
     for name, lines in quantities.items():
         for line in lines:
-            if matches := list(line.finditer(text)):
-                found[name] = matches[-1].groups()
+            if matches := [hit.groups() for hit in line.finditer(text)]:
+                drafted = quantities is _patterns()["sglang"] and name in _DRAFTED
+                found[name] = max(matches, key=lambda groups: float(groups[0])) if drafted else matches[-1]
                 break
     return found
 

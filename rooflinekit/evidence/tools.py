@@ -84,6 +84,13 @@ def from_tool(source: str, data: Mapping[str, Any]) -> Iterator[MeasuredRun]:
         yield _llama_bench(Fields(source, data))
 
 
+def refuse_text(source: str, text: str) -> None:
+    """Raise SpecError for a text that a tool without times wrote."""
+    for row in _tables()["refused"]:
+        if re.search(row["text"], text, re.MULTILINE):
+            raise SpecError(f"{source}: {row['says']}")
+
+
 def _holds(data: Mapping[str, Any], names: list[str]) -> bool:
     return any(name in data or name in data["config"] for name in names)
 
@@ -194,6 +201,10 @@ def _deployment(fields: Fields, said: list[str]) -> tuple[dict[str, Any], str | 
     return found, gpu and _MAKERS.sub("", gpu), tp
 
 
+LLAMA_COUNTS = {"n_ubatch": "token_budget", "n_cpu_moe": "n_cpu_moe"}
+"""Options by the columns of llama-bench that give numbers for them."""
+
+
 def _llama_bench(fields: Fields) -> MeasuredRun:
     """A row of llama-bench: so many prompt tokens, so many generated ones, or both, behind a context of some depth.
 
@@ -211,8 +222,7 @@ def _llama_bench(fields: Fields) -> MeasuredRun:
         deployment["pp"] = len(gpus)  # each has some of the layers
     if layers >= 0:
         deployment["resident_layers"] = layers
-    if ubatch := fields.count("n_ubatch"):
-        deployment["token_budget"] = ubatch
+    deployment |= {option: told for key, option in LLAMA_COUNTS.items() if (told := fields.count(key))}
     return llama_run(
         fields.source, (prompt, made, depth), fields.number("avg_ts") or 0.0,
         RunFacts(_QUANT.sub("", stem) or None, gpus[0] if gpus else None),

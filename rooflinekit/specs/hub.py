@@ -59,7 +59,9 @@ def fetch(identifier: str) -> Path:
         path = Path(hub.hf_hub_download(identifier, "config.json", revision=revision or None))
     except Exception as error:  # the hub's own, and those of the HTTP library that its version uses
         reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise SpecError(f"{identifier}: cannot be downloaded: {reason[0]}") from None
+        raise SpecError(
+            f"{HUB}{identifier}: cannot be downloaded: {reason[0]}; save its config.json and give the path"
+        ) from None
     for name in (COMPANION, INDEX):
         with suppress(OSError, ValueError):  # few models have the first, and small ones lack the second
             hub.hf_hub_download(identifier, name, revision=revision or None)

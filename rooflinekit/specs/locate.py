@@ -113,7 +113,10 @@ def in_catalogue(kind: Kind, name: str) -> str:
         return resolve(kind, name).value.stem
 
 
-_LISTED = {"model": "models", "accelerator": "gpus"}
+_LISTED = {
+    "model": "`rooflinekit models` lists", "accelerator": "`rooflinekit gpus` lists",
+    "model or accelerator": "`rooflinekit models` and `rooflinekit gpus` list",
+}  # fmt: skip
 
 
 def unknown_name(kind: str, name: str, suggestions: Sequence[str]) -> UnknownNameError:
@@ -123,7 +126,7 @@ def unknown_name(kind: str, name: str, suggestions: Sequence[str]) -> UnknownNam
     if suggestions:
         error.args = (f"{error}; nearest: {', '.join(suggestions)}",)
     elif kind in _LISTED:
-        error.args = (f"{error}; `rooflinekit {_LISTED[kind]}` lists what is known",)
+        error.args = (f"{error}; {_LISTED[kind]} what is known",)
     return error
 
 

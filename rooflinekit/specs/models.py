@@ -35,7 +35,8 @@ _INT8 = {"targets": ["Linear"], "weights": {"num_bits": 8}, "input_activations":
 _STORED: Mapping[str, Mapping[str, Any] | None] = {
     r"fp8(?:-dynamic|-block)?": {"quant_method": "fp8"},
     r"nvfp4|fp4": {"quant_method": "modelopt", "quant_algo": "NVFP4", "exclude_modules": ["lm_head"]},
-    r"awq(?:-int4|-4bit)?": {"quant_method": "awq", "bits": 4, "group_size": 128},
+    r"awq-4bit": {"quant_method": "awq", "bits": 4, "group_size": 32},  # cyankiwi's, by compressed-tensors
+    r"awq(?:-int4)?": {"quant_method": "awq", "bits": 4, "group_size": 128},
     r"gptq(?:-int4|-4bit)?|int4|(?:quantized\.)?w4a16": {"quant_method": "gptq", "bits": 4, "group_size": 128},
     r"gptq-int8|gptq-8bit|(?:quantized\.)?w8a16": {"quant_method": "gptq", "bits": 8, "group_size": 128},
     r"int8|(?:quantized\.)?w8a8": {
@@ -44,6 +45,8 @@ _STORED: Mapping[str, Mapping[str, Any] | None] = {
     r"(?:unsloth-)?bnb-4bit": {"quant_method": "bitsandbytes", "load_in_4bit": True},
     r"gguf": None,
 }  # fmt: skip
+#: Modules that 4-bit integer checkpoints of Qwen's hybrids leave in 16 bit: `dynamic` of Qwen/Qwen3.5-27B-GPTQ-Int4.
+_KEPT: Mapping[str, Any] = {"modules_to_not_convert": ["self_attn", "linear_attn", "shared_expert"]}
 _TOLD = 3  # differences that one warning names
 _ENDING = r"(?:^[\w-][\w.-]*/)?[\w-][\w.-]*$"
 _LONGEST_NAME = 200
@@ -141,7 +144,7 @@ def typed_model(name: str) -> str:
             fetch(name)
         except SpecError as error:
             near = f"; nearest known: {', '.join(unknown.suggestions)}" if unknown.suggestions else ""
-            raise SpecError(f"{error}{near}") from None
+            raise SpecError(f"unknown model {name!r}; {error}{near}") from None
     return name
 
 
@@ -197,6 +200,8 @@ def _stored(name: str, unknown: UnknownNameError) -> Loaded[Model]:
             return Loaded(replace(loaded.value, aliases=aliases), (told, *warnings))
     if re.fullmatch(ID, name):
         unknown.args = (f"{unknown}; {fetches}",)
+    elif not unknown.suggestions:
+        unknown.args = (f"{unknown}; {HUB}org/name reads the config.json of any other",)
     raise unknown
 
 
@@ -248,6 +253,8 @@ def _from_library(path: Path, stored: str = "") -> Loaded[Model]:
         if not text.strip():
             root.refuse(key, "is empty")
     section = _STORED.get(stored)
+    if section and section["quant_method"] in ("awq", "gptq") and "linear_num_value_heads" in file.config:
+        section = {**section, **_KEPT}
     config = {**file.config, "quantization_config": section} if section else file.config
     loaded = model_from_config(config, name=file.name.strip(), origin=str(path))
     used = loaded.value.read_keys

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_flags import declared
+from tiny_gguf import write_llama
 
 import rooflinekit as rk
 from rooflinekit.decision.launching.launch import Launch, Server
@@ -282,6 +284,8 @@ def test_a_hybrid_is_never_told_of_more_sequences_than_it_has_blocks_for_their_s
     told = int(options(made.servers[0])["--max-num-seqs"] or 0)
     assert 0 < told <= rk.estimate(**scenario).memory.kv_blocks
     assert told < measured
+    assert any("a first start, which compiles, may have fewer" in note for note in made.notes)
+    assert not any("a first start" in note for note in rk.launch("llama-3-8b").notes)
     with pytest.raises(rk.DoesNotFitError, match=r"max_num_seqs 5000: .* use at most \d+"):
         rk.launch(**scenario | {"max_num_seqs": 5000, "token_budget": 8192})
 
@@ -314,3 +318,46 @@ def test_gathered_prompts_are_a_key_of_trtllm_and_nothing_elsewhere():
     assert yaml.safe_load(next(iter(made.files.values())))["batch_wait_timeout_iters"] == 40
     with pytest.raises(rk.DeploymentError, match="no setting that is known for this: steps for which prompts are gath"):
         rk.launch("llama-3-8b", engine="vllm@0.14.1", **told)
+
+
+class TestLlamaServer:
+    def test_every_option_is_one_of_the_version_and_slots_share_the_context(self) -> None:
+        made = rk.launch("llama-3-8b", "rtx-4090", engine="llama.cpp", weights="q4_k_m", kv="q8_0")
+        check(made)
+        found = options(made.servers[0])
+        assert made.commands[0][:3] == ("llama-server", "--model", "/path/to/llama-3-8b-q4_k_m.gguf")
+        assert (found["--ctx-size"], found["--parallel"]) == (str(4 * 8192), "4")
+        assert (found["--cache-type-k"], found["--cache-type-v"]) == ("q8_0", "q8_0")
+        assert any("by a GGUF file of llama-3-8b in q4_k_m" in note for note in made.notes)
+
+    def test_a_gguf_file_is_its_own_checkpoint(self, tmp_path: Path) -> None:
+        write_llama(path := tmp_path / "tiny.gguf")
+        assert rk.launch(path, "rtx-4090", engine="llama.cpp").commands[0][:3] == ("llama-server", "--model", str(path))
+
+    def test_a_slot_is_as_long_as_all_have_room_for(self) -> None:
+        asked: dict[str, Any] = {"engine": "llama.cpp", "weights": "q4_k_m", "isl": 1024, "osl": 256}
+        made = rk.launch("llama-3-8b", "rtx-4090", max_num_seqs=100, **asked)
+        context, room = int(options(made.servers[0])["--ctx-size"] or 0), made.servers[0].prediction.kv_pool_tokens
+        assert 100 * 1280 <= context <= room < 100 * 8192
+        assert any("a slot has" in note for note in made.notes)
+        with pytest.raises(rk.DoesNotFitError, match=r"200 slots of 1280 tokens do not fit: .*--max-num-seqs 118"):
+            rk.launch("llama-3-8b", "rtx-4090", max_num_seqs=200, **asked)
+
+    def test_what_the_host_keeps_is_said(self) -> None:
+        asked: dict[str, Any] = {"engine": "llama.cpp", "weights": "q4_k_m"}
+        half = options(rk.launch("llama-3-8b", "rtx-4090", offload_layers=10, **asked).servers[0])
+        assert half["--n-gpu-layers"] == str(32 + 1 - 10)  # docs/home.md: the LM head counts as the last layer
+        experts = options(rk.launch("gpt-oss-20b", "rtx-4090", engine="llama.cpp", n_cpu_moe=4).servers[0])
+        assert (experts["--n-gpu-layers"], experts["--n-cpu-moe"]) == ("all", "4")
+        two = options(rk.launch("llama-3-8b", "rtx-4090", pp=2, token_budget=4096, **asked).servers[0])
+        assert (two["--split-mode"], two["--batch-size"], two["--ubatch-size"]) == ("layer", "4096", "4096")
+
+    @pytest.mark.parametrize(("asked", "said"), [
+        ({"tp": 2}, "gives each device some of the layers; use --pp"), ({"kv": "fp8"}, "does not take fp8"),
+        ({"draft": "ngram", "draft_tokens": 3, "acceptance": 0.7}, "no setting that is known for this"),
+        ({"engine": "llama.cpp@b6400"}, "settings of llama.cpp b6400 are not known"),
+    ])  # fmt: skip
+    def test_what_it_would_refuse_is_refused(self, asked: dict[str, Any], said: str) -> None:
+        given = {"engine": "llama.cpp", "weights": "q4_k_m"} | asked
+        with pytest.raises(rk.InputError, match=said):
+            rk.launch("llama-3-8b", "rtx-4090", **given)

@@ -1,7 +1,7 @@
 """The tables of settings against what the engines' sources were found to declare.
 
 `options.csv` was extracted from the source distributions on PyPI (the `add_argument` calls and annotated fields of each
-version under `read`) without a look at the tables' spans.
+version under `read`) without a look at the tables' spans; those of llama.cpp are texts of the wheel of xllamacpp.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FOUND = {
     (row["engine"], row["option"]): row["versions"].split()
     for row in csv.DictReader((Path(__file__).parent / "options.csv").read_text(encoding="utf-8").splitlines())
 }
-CASES = [(engine, version) for engine in ("vllm", "sglang") for version in load_flags(engine).read]
+CASES = [(engine, version) for engine in ("vllm", "sglang", "llama.cpp") for version in load_flags(engine).read]
 
 
 def declared(engine: str, option: str, version: str) -> bool:
@@ -97,7 +97,7 @@ def test_between_two_versions_that_were_read_what_both_take_is_there() -> None:
 
 
 def test_an_engine_without_a_server_is_refused() -> None:
-    with pytest.raises(InputError, match="no server settings of gpt-fast are known; nearest: sglang, trtllm, vllm"):
+    with pytest.raises(InputError, match=r"no server settings of gpt-fast are known; nearest: llama\.cpp, sglang, trt"):
         load_flags("gpt-fast")
 
 

@@ -140,7 +140,7 @@ def test_llama4_chunks_three_layers_of_four():
 
 def test_minimax_intermediate_is_the_experts():
     assert first(MOE, model_type="minimax_m2", use_qk_norm=True).ffn.width == 512
-    assert first(MOE, model_type="minimax_m2", use_qk_norm=True).mixer.q_norm == 256
+    assert first(MOE, model_type="minimax_m2", use_qk_norm=True, head_dim=32).mixer.q_norm == 256
 
 
 def test_qwen2_window_counts_only_if_used():
@@ -730,6 +730,14 @@ def test_a_config_says_whether_qwen2_moe_has_biases():
            "shared_expert_intermediate_size": 64, "model_type": "qwen2_moe"}  # fmt: skip
     assert model(LLAMA, **moe) == model(LLAMA, **moe, qkv_bias=True)
     assert model(LLAMA, **moe) != model(LLAMA, **moe, qkv_bias=False)
+
+
+def test_gemma4_makes_its_layers_where_none_are_listed():
+    config = LLAMA | {"model_type": "gemma4_text", "num_hidden_layers": 8, "head_dim": 32, "sliding_window": 16}
+    loaded = load(config)
+    assert [layer.mixer.window is None for layer in loaded.value.layers] == [False] * 5 + [True, False, True]
+    assert [layer.mixer.head_dim for layer in loaded.value.layers][5:] == [512, 32, 512]
+    assert any("layer_types is absent" in line for line in loaded.warnings)
 
 
 def test_layers_may_have_keys_of_their_own():

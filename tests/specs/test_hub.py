@@ -114,7 +114,8 @@ def test_a_typed_id_is_fetched_once_and_answered_offline_afterwards(ask):
     assert len(Hub.asked) == asked
     unknown = ask("estimate", "org/nobody")
     assert (unknown.returncode, unknown.stderr.count("\n")) == (2, 1)
-    assert "org/nobody: cannot be downloaded" in unknown.stderr
+    assert "unknown model 'org/nobody'; hf:org/nobody: cannot be downloaded" in unknown.stderr
+    assert "save its config.json and give the path" in unknown.stderr
 
 
 def test_a_typo_is_one_line_with_the_nearest_names(ask):

@@ -16,6 +16,7 @@ from unittest.mock import Mock
 import pytest
 from oracle import kv_elements_per_token, parameters
 
+import rooflinekit as rk
 from rooflinekit.model.parameter_count import count_parameters
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import (
@@ -29,7 +30,7 @@ from rooflinekit.specs import load_model, spec_dir
 from rooflinekit.specs.config.importer import model_from_config
 from rooflinekit.specs.files import read_yaml
 from rooflinekit.specs.hub import cached_config
-from rooflinekit.specs.locate import resolve, tokens
+from rooflinekit.specs.locate import names, resolve, tokens
 
 SHIPPED = sorted(path.stem for path in spec_dir("model").glob("*.yaml"))
 FACTS = Path(__file__).parents[2].parent / "shared" / "data" / "specs" / "models.csv"
@@ -170,6 +171,11 @@ def test_a_library_file_is_read_strictly(tmp_path, old, new, said):
     assert str(path) in str(caught.value)
 
 
+@pytest.mark.parametrize("name", names("model"))
+def test_a_library_file_leaves_nothing_to_its_class(name):
+    assert not any("is absent" in line for line in load_model(name).warnings)
+
+
 def test_a_folder_a_file_and_the_companion(tmp_path):
     folder = tmp_path / "my-model"
     folder.mkdir()
@@ -236,8 +242,20 @@ def test_a_name_that_nobody_knows():
     with pytest.raises(UnknownNameError) as caught:
         load_model("lama-3-8b")
     assert "llama-3-8b" in caught.value.suggestions
-    with pytest.raises(UnknownNameError):
-        load_model("nobody/knows-this-one")
+    for name, fetched in (("nobody/knows-this-one", "hf:nobody/knows-this-one"), ("zzzzzz", "hf:org/name")):
+        with pytest.raises(UnknownNameError, match=f"{fetched} reads"):
+            load_model(name)
+
+
+@pytest.mark.parametrize(("name", "gib"), [
+    # "Model loading took 22.05 GiB" (vLLM 0.17.1); Qwen's own stores all attention and shared experts in 16 bit
+    ("cyankiwi/Qwen3.5-35B-A3B-AWQ-4bit", 22.05), ("Qwen/Qwen3.5-35B-A3B-GPTQ-Int4", 20.31),
+])  # fmt: skip
+def test_4_bit_hybrids_keep_attention_in_16_bit(name, gib):
+    asked = {"gpu": "rtx-pro-6000-blackwell", "engine": "vllm@0.17.1"}
+    assert rk.estimate(name, **asked).memory.weight_bytes / 2**30 == pytest.approx(gib, rel=0.002)
+    for plain in ("Qwen/Qwen3-30B-A3B-GPTQ-Int4", "qwen3-30b-a3b-awq"):
+        assert load_model(plain).value.formats.attention not in (Dtype.BF16, Dtype.FP16)
 
 
 def test_a_download_needs_the_extra(monkeypatch):

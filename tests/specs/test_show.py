@@ -60,7 +60,7 @@ def test_an_unknown_name_gets_what_begins_with_it():
     assert "nearest: h100-sxm, h100-nvl, h100-pcie" in show("h10").stderr
     assert "nearest: llama-3-8b, llama-3-70b" in show("llama3").stderr
     assert show("groq").stderr.rstrip().endswith("nearest: grok-1, grok-2")
-    assert show("claude").stderr.rstrip().endswith("unknown model or accelerator 'claude'")
+    assert "'claude'; `rooflinekit models` and `rooflinekit gpus` list what is known" in show("claude").stderr
 
 
 @pytest.mark.parametrize("words", [("llama-3-8b",), ("--format", "json")])

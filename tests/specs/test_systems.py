@@ -96,6 +96,8 @@ def test_cards_without_nvlink_split_a_model_over_pci_express(gpu, tp):
     usual = rk.estimate("llama-3-8b", gpu, tp=tp)
     bridged = load_accelerator(gpu).value.link_kind.endswith("bridge")
     assert any("PCI Express, 31.5 GB/s each way" in note for note in usual.warnings) is (bridged and tp > 2)
+    assert any("a bridge joins the cards" in note for note in usual.warnings) is (bridged and tp == 2)
+    assert not any("a bridge joins" in note for note in with_peers.warnings)
     if tp > 2:
         assert usual.ttft_ms == with_peers.ttft_ms
 

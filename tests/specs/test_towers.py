@@ -22,6 +22,18 @@ PARTS = ("vision_config", "audio_config")
     ("cohere2_vision", 8192, {"vision_config": {"model_type": "siglip_vision_model", "hidden_size": 1152, "num_hidden_layers": 27, "image_size": 512}}, 670168832),
     ("exaone4_5", 4096, {"vision_config": {"model_type": "exaone4_5_vision", "num_key_value_heads": 8}}, 2671868672),
     ("gemma3n", 2048, {"vision_config": {"model_type": "gemma3n_vision"}, "audio_config": {"model_type": "gemma3n_audio"}}, 983281504),
+    ("deepseek_vl", 4096, {"vision_config": {"model_type": "siglip_vision_model"}}, 112815360),
+    ("gemma4", 2304, {"vision_config": {"model_type": "gemma4_vision"}, "audio_config": {"model_type": "gemma4_audio"}}, 477497632),
+    ("gemma4", 2816, {"vision_config": {"model_type": "gemma4_vision", "hidden_size": 1152, "intermediate_size": 4304, "num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 72, "num_hidden_layers": 27}}, 572792112),
+    ("llava_next_video", 4096, {"vision_config": {"model_type": "clip_vision_model", "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "patch_size": 14, "image_size": 336}}, 324491264),
+    ("video_llava", 4096, {"vision_config": {"model_type": "clip_vision_model", "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "patch_size": 14, "image_size": 224}}, 627339264),
+    ("ernie4_5_vl_moe", 2560, {"vision_config": {"model_type": "ernie4_5_vl_moe_vision"}, "moe_intermediate_size": [1536, 512], "num_hidden_layers": 28}, 7573856448),
+    ("glmasr", 2048, {"audio_config": {"model_type": "glmasr_encoder"}}, 664415232),
+    ("minicpmv4_6", 4096, {"vision_config": {"model_type": "minicpmv4_6_vision"}}, 157399552),
+    ("ovis2", 4096, {"vision_config": {"model_type": "ovis2_vision"}}, 351168502),
+    ("paddleocr_vl", 1024, {"vision_config": {"model_type": "paddleocr_vl_vision"}}, 438947440),
+    ("phi4_multimodal", 3072, {"vision_config": {"model_type": "phi4_multimodal_vision"}, "audio_config": {"model_type": "phi4_multimodal_audio"}}, 907982272),
+    ("video_llama_3", 4096, {"vision_config": {"model_type": "video_llama_3_vision"}}, 105577728),
     ("glm5_next", 4096, {"vision_config": {"model_type": "glm5_next_vision", "projection_intermediate_size": 10240}}, 460072448),
     ("glm_ocr", 1024, {"vision_config": {"model_type": "glm_ocr_vision"}}, 434120192),
     ("hyperclovax_vision_v2", 4096, {"vision_config": {"model_type": "qwen2_5_vl_vision"}}, 3097709312),
@@ -84,3 +96,11 @@ def test_a_size_that_cannot_be_is_refused(tmp_path):
     for size in (-1, "wide", 10**9):
         with pytest.raises(SpecError, match=r"vision_config\.hidden_size = .* is no size of a tower"):
             load_model(written(tmp_path, LFM | {"text_config": TEXT, "vision_config": SIGLIP | {"hidden_size": size}}))
+
+
+@pytest.mark.parametrize("key", ["img_processor", "audio_processor", "mm_vision_tower", "visual"])
+def test_a_tower_under_another_key_is_said(tmp_path, key):
+    (said,) = (
+        line for line in load_model(written(tmp_path, TEXT | {key: {"name": "clip"}})).warnings if "multimodal" in line
+    )
+    assert said == f"multimodal: only the text decoder is counted, not {key}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from oracle import parameters
 from rooflinekit.model.cache import cache_law
 from rooflinekit.model.parameter_count import count_parameters
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.errors import ArchitectureError
+from rooflinekit.model.types.errors import ArchitectureError, SpecError
 from rooflinekit.model.types.model import MixtureOfExperts
 from rooflinekit.specs import load_model
 from rooflinekit.specs.config import model_from_config
@@ -41,6 +42,35 @@ def test_a_class_of_transformers_is_read_to_the_digit_by_default(part):
         assert count_parameters(model).total - fact["parameters"] in {0, fact["corrections"]}, name
         if fact["cache"] is not None:
             assert cache_law(model.layers, Dtype.BF16).bytes_per_token == 2 * fact["cache"], name
+
+
+#: Keys whose absence means a version's own rule, not a value, and lists that a class makes of other keys.
+DERIVED = {
+    "tie_word_embeddings", "layer_types", "mlp_only_layers", "indexer_types", "cross_attention_layers", "attn_config",
+}  # fmt: skip
+#: Keys that benchmarks/transformers_table.py gives, for want of a default, and those that models without experts lack.
+GIVEN = {
+    ("dots1", "n_shared_experts"), ("granitemoehybrid", "num_local_experts"),
+    ("nemotron", "num_key_value_heads"), ("nemotron_h", "moe_shared_expert_intermediate_size"),
+    ("nemotron_h", "n_shared_experts"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("part", range(8))
+def test_a_key_that_is_absent_is_read_as_its_class_takes_it_or_refused(part):
+    """A default config without one of its keys is the same network: transformers' own classes build it so."""
+    for name in list(FACTS)[part::8]:
+        config = unpacked(FACTS[name]["config"])
+        right = count_parameters(model_from_config(config, name=name, origin=name).value).total
+        for key in config.keys() - DERIVED - {"model_type", "text_config"}:
+            if (name, key) in GIVEN:
+                continue
+            with suppress(SpecError, ArchitectureError):
+                part = {each: value for each, value in config.items() if each != key}
+                assert count_parameters(model_from_config(part, name=name, origin=name).value).total == right, (
+                    name,
+                    key,
+                )
 
 
 FILES = Path(__file__).parents[2].parent / "shared" / "data" / "files"

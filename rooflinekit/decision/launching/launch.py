@@ -17,7 +17,7 @@ import yaml
 from rooflinekit.decision.launching.target import LaunchSetting, Target, Wish, aim, grant
 from rooflinekit.model.types.answer import Answer, plain
 from rooflinekit.model.types.batch import whole_number
-from rooflinekit.model.types.errors import DeploymentError, InputError
+from rooflinekit.model.types.errors import DeploymentError, DoesNotFitError, InputError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.units import GB
 from rooflinekit.specs.files import read_json
@@ -26,6 +26,7 @@ from rooflinekit.version import __version__
 HEAD = "HEAD-HOST"  #: address of the first of several hosts, for a user to replace
 _GRAPHS = 512  # sequences: the largest batch for which vLLM captures graphs by default (config/vllm.py)
 _PREFILL = 16_384  # tokens of SGLang's --max-prefill-tokens by default
+_LOGICAL = 2_048  # tokens of llama.cpp's --batch-size by default
 
 
 def wishes(target: Target) -> list[Wish]:
@@ -144,6 +145,11 @@ def _vllm_notes(target: Target) -> Iterator[str]:
     if (flag := target.flag("prefix_cache")) and not float(target.estimate.inputs["cached"]):
         state = f"is {flag.default}" if flag.default else "may be on"
         yield f"the prefix cache of vllm {version} {state} by default; the prediction counts no hits"
+    if target.states_in_blocks:
+        yield (
+            "each sequence keeps its state in a block of the cache, and a first start, which compiles, may have fewer "
+            "(vLLM issue 54122): start it again, or lower --max-num-seqs"
+        )
     if target.exchanged == "deepep" and not target.role:
         yield "one vllm server takes low-latency kernels for prompts too; the prediction has DeepEP's normal ones there"
     if target.running > _GRAPHS and not target.has("graph_batch"):
@@ -261,8 +267,65 @@ def _trtllm_notes(target: Target) -> Iterator[str]:
         yield f"one replica needs {target.hosts} hosts: start it under mpirun or Slurm, one process a GPU"
 
 
+def _llamacpp(target: Target) -> Iterator[Wish]:
+    """A slot for each sequence, of the longest length; devices share the layers."""
+    deployment, draft = target.plan.deployment, target.draft
+    for name in ("tp", "dp", "ep"):
+        if (degree := getattr(deployment, name)) > 1:
+            raise DeploymentError(
+                f"{name}={degree} cannot be exported: llama.cpp gives each device some of the layers; use --pp"
+            )
+    slots, host, budget = target.sequences, deployment.offload_layers, target.tokens or 0
+    kept, longest = len(target.plan.model.layers) + 1 - host, _of_a_slot(target)  # the LM head is the last of them
+    yield Wish("model", target.checkpoint.argument, "the model")
+    yield Wish("layers", str(kept) if host else "all", f"the host keeps {host or 'no'} layers")
+    yield Wish("experts_on_host", True, "the host keeps the routed experts", when=deployment.offload_experts)
+    first = deployment.n_cpu_moe
+    yield Wish("expert_layers_on_host", first, f"the host keeps the routed experts of {first} layers", when=first > 0)
+    yield Wish("pp", "layers", f"layers over {deployment.pp} devices", word=True, when=deployment.pp > 1)
+    yield Wish("context", slots * longest, f"{slots} slots of {longest} tokens")
+    yield Wish("sequences", slots, "sequences at once")
+    yield Wish("batch", budget, "room for such a step", when=budget > _LOGICAL)
+    yield Wish("tokens", budget, "tokens of one step at most")
+    kv = target.plan.precision.kv
+    wanted = not kv.is_wide or deployment.kv is not None
+    for concept in ("kv", "kv_values"):
+        yield Wish(concept, kv.value, f"KV cache in {kv}", word=True, when=wanted)
+    if draft is not None:
+        if draft.method != "draft" or target.draft_model is None:
+            yield Wish("speculative", draft.method, target.drafted, word=True)  # refused by name
+            return
+        yield Wish("draft_model", target.draft_model.argument, "draft model")
+        yield Wish("draft_tokens", draft.draft_tokens, target.drafted)
+
+
+def _of_a_slot(target: Target) -> int:
+    """Tokens of a slot: of the longest sequence where all slots have room for one, else what there is room for.
+
+    The cache of every slot is there from the start.
+    """
+    inputs, slots = target.estimate.inputs, target.sequences
+    room, request = target.estimate.memory.kv_pool_tokens // slots, int(inputs["isl"]) + int(inputs["osl"])
+    if room < request:
+        raise DoesNotFitError(
+            f"{slots} slots of {request} tokens do not fit: there is room for {target.estimate.memory.kv_pool_tokens} "
+            f"tokens; use --max-num-seqs {max(target.estimate.memory.kv_pool_tokens // request, 1)} at most"
+        )
+    return min(target.longest, room)
+
+
+def _llamacpp_notes(target: Target) -> Iterator[str]:
+    if (slot := _of_a_slot(target)) < target.longest:
+        yield f"a slot has {slot} tokens and not {target.longest}: {target.sequences} of those do not fit"
+    if not float(target.estimate.inputs["cached"]):
+        yield "prompts of a slot are kept by default; the prediction counts no hits (--no-cache-prompt turns it off)"
+    if target.draft_model is not None:
+        yield f"replace {target.draft_model.argument} by a GGUF file of the draft model"
+
+
 _ENGINES: dict[str, tuple[Callable[[Target], Iterator[Wish]], Callable[[Target], Iterator[str]]]] = {
     "vllm": (_vllm, _vllm_notes), "sglang": (_sglang, _sglang_notes), "trtllm": (_trtllm, _trtllm_notes),
+    "llama.cpp": (_llamacpp, _llamacpp_notes),
 }  # fmt: skip
 
 
@@ -662,7 +725,7 @@ def _check_pairs(targets: list[Target]) -> None:
 
 def _server(target: Target, part: ServerPart) -> Server:
     granted = list(grant(target.table, target.version, wishes(target)))
-    by_flag = any(setting.flag == "--model-path" for setting in granted)
+    by_flag = target.has("model")
     file, engine = target.flag("config"), target.table.engine
     first = _PORTS[part.role] + _PART * part.number
     asked = {"port": first, "bootstrap": _BOOTSTRAP + _PART * part.number if part.role == "prefill" else None}

@@ -186,7 +186,7 @@ def memory_share(rule: MemoryRule, memory: MemoryResult) -> Share:
     weights, peak = ("weights", memory.weight_bytes), ("activations", memory.activation_bytes)
     paid: tuple[tuple[str, float], ...]
     match rule.budget:
-        case "total":
+        case "total" | "none":  # llama.cpp takes no fraction: what lies in memory, as a share of it
             base, name, paid = memory.capacity_bytes, "of all memory", (weights, peak, outside, context, graphs)
         case "static":
             base, name = memory.capacity_bytes - memory.context_bytes, "free before the weights"
@@ -271,6 +271,12 @@ class Target:
         """Machines that one replica needs."""
         return -(-self.plan.deployment.gpus // self.host_gpus)
 
+    @property
+    def states_in_blocks(self) -> bool:
+        """True if each sequence keeps recurrent states in blocks of the cache, without which it does not run."""
+        eager = self.plan.deployment.settings.eager
+        return not eager and math.isfinite(make_memory_model(self.plan).state_blocks[1])
+
 
 def weights_of(plan: Plan, table: FlagTable) -> WeightLoading:
     """Choose how an engine gets the plan's weights: by what it casts to, and quantises to as it loads."""
@@ -334,7 +340,9 @@ def aim(scenario: Mapping[str, Any], role: str = "", host_gpus: int = 8) -> Targ
     plan, draft = _planned(fixed | {"max_model_len": answer.inputs["max_model_len"]})
     weights = weights_of(plan, table)
     checkpoint = find_checkpoint(given["model"], plan.model)
-    if dtype := weights.checkpoint:
+    if table.engine == "llama.cpp":
+        checkpoint = _gguf(plan)
+    elif dtype := weights.checkpoint:
         place = f"/path/to/{plan.model.name}-{dtype}"
         note = f"{dtype} weights need a checkpoint that is quantised so: replace {place} by its folder or id"
         checkpoint = Checkpoint(place, None, note)
@@ -420,6 +428,17 @@ def _longest(fixed: dict[str, Any], plan: Plan, request: int) -> Estimate:
         return _predicted(fixed | {"max_model_len": most})
     except DoesNotFitError:
         return _predicted(fixed | {"max_model_len": request})
+
+
+def _gguf(plan: Plan) -> Checkpoint:
+    """The GGUF file of a model: its own, or one in the format of the prediction."""
+    origin, model = Path(plan.model.origin), plan.model
+    if origin.suffix.lower() == ".gguf":
+        return Checkpoint(str(origin.resolve()))
+    kind = "experts" if "experts" in model.matrices else "ffn"
+    stored = plan.deployment.weights or getattr(plan.precision.formats, kind)
+    place = f"/path/to/{model.name}-{stored}.gguf"
+    return Checkpoint(place, None, f"replace {place} by a GGUF file of {model.name} in {stored}")
 
 
 def _draft_checkpoint(draft: Speculation | None) -> Checkpoint | None:

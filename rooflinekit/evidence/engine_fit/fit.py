@@ -102,8 +102,20 @@ class EngineFit:
     failed: Mapping[str, str]
 
     @property
+    def unseen(self) -> bool:
+        """True if files were left out in turn."""
+        return any(error.unseen is not None for error in self.errors.values())
+
+    @property
     def worse(self) -> tuple[str, ...]:
-        """Metrics of which files left out are predicted worse than by the calibration before: TTFT where no step is."""
+        """Metrics that are predicted worse than by the calibration before.
+
+        Of files left out: TTFT where no step is. Of too few to leave one out: those of its own, where all rows together
+        are worse.
+        """
+        if not self.unseen:
+            more = {name: error.rows * (error.after - error.before) for name, error in self.errors.items()}
+            return tuple(name for name, each in more.items() if each > 0.0) if sum(more.values()) > 0.0 else ()
         steps = {name: error for name, error in self.errors.items() if name != "ttft_ms"} or self.errors
         return tuple(name for name, error in steps.items() if error.unseen is not None and error.unseen > error.before)
 

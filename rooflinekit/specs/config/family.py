@@ -99,6 +99,15 @@ def family_of(model_type: str) -> Family | None:
     return None if row is None else Family(**row)
 
 
+@cache
+def class_defaults(model_type: str) -> Mapping[str, Any]:
+    """Values that a class takes for keys that are absent, besides those of its row."""
+    text = Path(__file__).with_name("class_defaults.yaml").read_text(encoding="utf-8")
+    found = re.search(rf"(?m)^{re.escape(model_type)}: .*$", text)
+    values: Mapping[str, Any] = parse_yaml(found[0])[model_type] if found else {}
+    return values
+
+
 def _row(name: str) -> dict[str, Any] | None:
     found = re.search(rf"(?m)^{re.escape(name)}:.*(?:\n .*)*", _table())
     if found is None:

@@ -21,7 +21,7 @@ from rooflinekit.model.types.model import (
     MixtureOfExperts,
     Model,
 )
-from rooflinekit.specs.config.family import Family, Reading, class_names, family_of
+from rooflinekit.specs.config.family import Family, Reading, class_defaults, class_names, family_of
 from rooflinekit.specs.config.feedforward import feed_forwards
 from rooflinekit.specs.config.keys import Keys, named, shown, usual_names
 from rooflinekit.specs.config.mixers import mixers, read_encoder
@@ -38,7 +38,7 @@ from rooflinekit.specs.config.vision import read_vision
 from rooflinekit.specs.locate import Loaded
 
 _WIDE = ", ".join(dtype.value for dtype in Dtype if dtype.is_wide)
-_TOWER = r"vision|visual|audio|speech|image|vit"
+_TOWER = r".*(?:vision|visual|audio|speech|image|vit).*_config|(?:img|audio)_processor|mm_vision_tower|visual"
 #: `architectures` of configs that have no `model_type`.
 _ARCHITECTURES = {"Grok1ModelForCausalLM": "grok-1", "Grok1ForCausalLM": "grok-2"}
 _HEADED = r"(?:ForCausalLM|ForConditionalGeneration|LMHeadModel)$"
@@ -84,7 +84,8 @@ def model_from_config(
         less = f": {uncosted()[said].partition(';')[0]}, which is not counted" if said in uncosted() else ""
         warnings.append(f"read as {kind}, as asked, in place of {shown(said)}{less}")
     model_type, family = _identify({**config, "model_type": kind} if kind else config, origin)
-    defaults = {**family.defaults, **({} if config is outer else family.nested)}
+    own = class_defaults(model_type)
+    defaults = {**own, **family.defaults, **own, **({} if config is outer else family.nested)}
     for key in family.first:  # sizes of text and images
         if isinstance(pair := config.get(key), list) and pair:
             config = {**config, key: pair[0]}
@@ -96,7 +97,7 @@ def model_from_config(
     model = _assemble(Reading(keys, family, warnings), name, quant_config)
     if (vision := read_vision(outer, model.hidden, origin)) is not None:
         model = replace(model, vision=vision, tower=vision.parameters)
-    towers = [key for key in outer if key.endswith("_config") and outer[key] and re.search(_TOWER, key)]
+    towers = [key for key in outer if outer[key] and re.fullmatch(_TOWER, key)]
     beside = [key for key in towers if vision is None or key != "vision_config"]
     weights, counted = tower_weights(outer, model.hidden, beside, origin)
     model = replace(model, tower=model.tower + weights)
@@ -202,14 +203,17 @@ def _identify(config: Mapping[str, Any], origin: str) -> tuple[str, Family]:
 
 
 def _with_defaults(
-    config: Mapping[str, Any], own: Mapping[str, Sequence[str]], defaults: Mapping[str, int], warnings: list[str]
+    config: Mapping[str, Any], own: Mapping[str, Sequence[str]], defaults: Mapping[str, Any], warnings: list[str]
 ) -> dict[str, Any]:
     """The config with what its class takes for keys that are absent; a null is there, and means the usual."""
     filled = dict(config)
     for concept, value in defaults.items():
-        names = {**usual_names(), **own}.get(concept, (concept,))
-        listed = concept == "first_k_dense_replace" and config.get("mlp_layer_types")  # layer by layer
-        if not listed and not any(name in config for name in names):
+        known = {**usual_names(), **own}
+        names = known.get(concept) or next((names for names in known.values() if concept in names), (concept,))
+        listed = concept == "first_k_dense_replace" and (  # layer by layer
+            config.get("mlp_layer_types") or isinstance(config.get("moe_layer_freq"), list)
+        )
+        if not listed and not any(name in filled for name in names):
             filled[names[0]] = value
             warnings.append(f"{names[0]} is absent: the class default of {value} is taken")
     return filled

@@ -416,12 +416,18 @@ _RECURRENCES: Mapping[str, Callable[[Reading], Mixer]] = {
 def _gemma4(r: Reading) -> tuple[Mixer, ...]:
     """Gemma-4: local layers slide; global ones have fewer, wider heads, and may project keys and values at once."""
     keys = r.keys
-    types = keys.entries("layer_types", r.depth, _SLIDING, required=True)
+    types = keys.entries("layer_types", r.depth, _SLIDING)
+    if not types:  # the class makes them so
+        types = [_SLIDING[(layer + 1) % 6 != 0 and layer + 1 < r.depth] for layer in range(r.depth)]
+        r.warnings.append(
+            "layer_types is absent: every sixth layer and the last one see everything, as the class has it"
+        )
     local = replace(_base_attention(r), window=keys.size("window"))
     merged = keys.flag("attention_k_eq_v", False)
     kv_heads = keys.maybe("num_global_key_value_heads")
     kv_heads = kv_heads if merged and kv_heads else local.kv_heads
-    dim = keys.size("global_head_dim", local.head_dim)
+    stated = {"global_head_dim", "per_layer_config"} & keys.config.keys()
+    dim = keys.size("global_head_dim", local.head_dim if stated else 512)  # of the class
     r.check_multiple(local.heads, "attention heads", kv_heads, "global ones")
     wide = replace(
         local, window=None, kv_heads=kv_heads, head_dim=dim, v_head_dim=dim, q_norm=dim, k_norm=dim,

@@ -51,11 +51,15 @@ def tower_weights(config: Mapping[str, Any], text: int, keys: list[str], origin:
 
 
 def _size(part: Mapping[str, Any], whole: Mapping[str, Any], said: int | str, where: str) -> int:
-    """A size as towers.yaml says it; a list (one side each) counts by its first, a yes as 1."""
+    """A size as towers.yaml says it: of a list (one side each) its first, or that behind a dot; a yes is 1."""
     if isinstance(said, int):
         return said
-    key, _, other = said.partition("=")
-    value = part.get(key, whole.get(key))
+    stated, _, other = said.partition("=")
+    key, _, place = stated.partition(".")
+    nested = whole.get("text_config")
+    value = part.get(key, whole.get(key, nested.get(key) if isinstance(nested, Mapping) else None))
+    if place and isinstance(value, list):
+        value = value[int(place)] if int(place) < len(value) else None
     if value is None and other:
         return int(other) if other.isdigit() else _size(part, whole, other, where)
     value = value[0] if isinstance(value, list) and value else value
