@@ -128,6 +128,7 @@ screenshots: $(VENV)/docs.stamp  ## take docs/images/*.png again (needs Chromium
 site: $(VENV)/docs.stamp playground  ## docs and playground as a folder for any host, build/site: make site SITE_URL=https://host/path
 	$(BIN)/python docs/figures.py --check
 	$(SPHINX)
+	$(BIN)/python docs/screenshots.py --check
 	@echo "build/site/index.html"
 
 playground: $(VENV)/core.stamp  ## the playground of the site: all models, or MODELS="llama-3-8b deepseek-v3"

@@ -335,7 +335,8 @@ def load_parts() -> Any:
     answers = [rk.estimate("llama-3-8b", rate=rate).load for rate in rates]
     token, first = _drawn(TOKEN, "weights", "kv_cache", "above_bound", "engine", "prompts"), _drawn(FIRST, *FIRST)
     for axes, parts, key, unit in (
-        (tokens, token, "tpot_parts_ms", "a token [ms]"), (firsts, first, "ttft_parts_ms", "the first token [ms]")
+        (tokens, token, "tpot_parts_ms", "time per token [ms]"),
+        (firsts, first, "ttft_parts_ms", "time to first token [ms]"),
     ):  # fmt: skip
         heights = [[getattr(load, key)[part] for load in answers] for part in parts]
         axes.stackplot(

@@ -1,16 +1,27 @@
-"""The pictures in docs/images: `make screenshots` takes those of reports/, the playground, the docs and a terminal."""
+"""The pictures in docs/images: `make screenshots` takes those of reports/, the playground, the docs and a terminal.
+
+    python docs/screenshots.py [--check]
+
+Each keeps the words that it shows; `--check` names those whose words at the top are others now, where Chromium is.
+"""
 
 from __future__ import annotations
 
 import html
+import math
 import os
 import pty
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
 ROOT = Path(__file__).parent.parent
+IMAGES = ROOT / "docs" / "images"
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from report.browser import CHROMIUM, Browser, served  # noqa: E402 - the tests' own
@@ -52,47 +63,95 @@ def terminal() -> str:
     pty.spawn([sys.executable, "-m", "rooflinekit", *ASKED[1:]], read)
     text = html.escape(f"$ {' '.join(ASKED)}\n{b''.join(printed).decode()}".replace("\r", ""))
     text = re.sub(r"\x1b\[(\d\d)m", lambda hit: f'<span style="color:{INKS.get(hit[1], "inherit")}">', text)
-    text = text.replace("\x1b[0m", "</span>")
+    text = text.replace("\x1b[1m", '<span style="font-weight:bold">').replace("\x1b[0m", "</span>")
     style = "margin:0;padding:16px;background:#14171a;color:#e8eaed;font:15px/1.35 'DejaVu Sans Mono',monospace"
     body = '<!doctype html><meta charset="utf-8"><body style="margin:0;background:#14171a">'
     return f'{body}<pre style="{style}">{text}</pre>'
 
 
-def main() -> None:
-    """Take them all."""
-    if CHROMIUM is None:
-        sys.exit("chromium is not installed")
+BOARD = "!!document.querySelector('.tile') && byId('found').children.length > 0 && BOARD.left.length === 0"
+LOADED = "document.readyState === 'complete'"
+IN_SIGHT = """(() => {
+  const nodes = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const words = [], range = document.createRange();
+  while (nodes.nextNode()) {
+    range.selectNode(nodes.currentNode);
+    const { top, bottom, width, height } = range.getBoundingClientRect(), inside = bottom > 0 && top < innerHeight;
+    if (inside && width && height && nodes.currentNode.parentElement.checkVisibility({ visibilityProperty: true })) {
+      words.push(nodes.currentNode.data.trim());
+    }
+  }
+  return words.filter(Boolean).join(" ");
+})()"""
+TOP = 400  # characters that are compared: headline and tiles; further down a font decides what is in sight
+
+
+def shot(  # noqa: PLR0913, PLR0917 - what is seen, and how
+    browser: Browser, out: Path, address: str, theme: str, size: tuple[int, int], ready: str = LOADED
+) -> None:
+    """One picture, with its words."""
+    told = [{"name": "prefers-color-scheme", "value": "dark" if theme == "dark" else "light"}]
+    browser.send("Emulation.setEmulatedMedia", media="print" if theme == "print" else "", features=told)
+    browser.size(*size)
+    browser.visit(address, ready)
+    if theme == "print":
+        browser.value("dispatchEvent(new Event('beforeprint'))")
+    browser.screenshot(out)
+    words = PngInfo()
+    words.add_itxt("Description", browser.value(IN_SIGHT))
+    with Image.open(out) as picture:
+        picture.save(out, pnginfo=words, optimize=True)
+    browser.send("Emulation.setEmulatedMedia", media="", features=[])
+
+
+def of_reports(browser: Browser, folder: Path) -> None:
+    """The pictures of the example pages, and of a terminal."""
+    for name, page, theme, size in SHOTS:
+        shot(browser, folder / f"{name}.png", f"{(ROOT / 'reports').as_uri()}/{page}", theme, size)
+    printed = folder / "terminal.html"
+    printed.write_text(terminal(), encoding="utf-8")
+    lines = printed.read_text(encoding="utf-8").count("\n")
+    shot(browser, folder / "terminal.png", printed.as_uri(), "dark", (760, 32 + math.ceil(20.25 * lines)))
+    printed.unlink()
+
+
+def of_site(browser: Browser, folder: Path) -> None:
+    """The pictures of the docs, which are built, and of the playground, which is made for them."""
     front = ROOT / "build" / "site" / "docs" / "index.html"
     if not front.exists():
         sys.exit("the documentation is not built: use make screenshots")
-
-    def shot(name: str, address: str, theme: str, size: tuple[int, int], ready: str) -> None:
-        told = [{"name": "prefers-color-scheme", "value": "dark" if theme == "dark" else "light"}]
-        browser.send("Emulation.setEmulatedMedia", media="print" if theme == "print" else "", features=told)
-        browser.size(*size)
-        browser.visit(address, ready)
-        if theme == "print":
-            browser.value("dispatchEvent(new Event('beforeprint'))")
-        browser.screenshot(ROOT / "docs" / "images" / f"{name}.png")
-
-    with TemporaryDirectory() as scratch, Browser(Path(scratch) / "profile") as browser:
-        for name, page, theme, size in SHOTS:
-            shot(name, f"{(ROOT / 'reports').as_uri()}/{page}", theme, size, "document.readyState === 'complete'")
-        (Path(scratch) / "terminal.html").write_text(terminal(), encoding="utf-8")
-        shot(
-            "terminal",
-            (Path(scratch) / "terminal.html").as_uri(),
-            "dark",
-            (760, 418),
-            "document.readyState === 'complete'",
-        )
-        for name, theme, size in FRONT:
-            shot(name, front.as_uri(), theme, size, "document.readyState === 'complete'")
-        folder = Path(scratch) / "playground"
-        write_playground(folder, [FIRST], names("accelerator"))
-        with served(folder) as address:
+    for name, theme, size in FRONT:
+        shot(browser, folder / f"{name}.png", front.as_uri(), theme, size)
+    with TemporaryDirectory() as scratch:
+        write_playground(Path(scratch), [FIRST], names("accelerator"))
+        with served(Path(scratch)) as address:
             for name, theme, size in PLAYED:
-                shot(name, f"{address}/index.html", theme, size, "!!document.querySelector('.tile')")
+                shot(browser, folder / f"{name}.png", f"{address}/index.html", theme, size, BOARD)
+
+
+def _words(path: Path) -> str:
+    with Image.open(path) as picture:
+        return str(picture.info.get("Description", ""))[:TOP]
+
+
+def stale(folder: Path) -> Iterator[str]:
+    """The pictures whose words at the top are others than those of the pictures in a folder, which were taken now."""
+    for new in sorted(folder.glob("*.png")):
+        if _words(new) != _words(IMAGES / new.name):
+            yield new.name
+
+
+def main() -> None:
+    """Take them all, or compare them."""
+    check = sys.argv[1:] == ["--check"]
+    if CHROMIUM is None:
+        sys.exit(None if check else "chromium is not installed")
+    with TemporaryDirectory() as scratch, Browser(Path(scratch) / "profile") as browser:
+        folder = Path(scratch) if check else IMAGES
+        of_reports(browser, folder)
+        of_site(browser, folder)
+        if check and (found := ", ".join(stale(folder))):
+            sys.exit(f"take them again with `make screenshots`: {found}")
 
 
 if __name__ == "__main__":

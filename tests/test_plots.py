@@ -226,9 +226,19 @@ class TestNumbers:
             ends = max(bar.get_x() + bar.get_width() for bar in bars.values())
             assert ends == pytest.approx(getattr(outcome, f"{metric}_ms").mean, rel=0.02)
         assert artist(picture, "first token").get_width() == outcome.ttft_ms.mean
+        marked = [each for each in picture.figure.findobj() if each.get_gid() == "prompts of others"]
+        whole = artist(picture, "tokens").get_width()
+        assert [bar.get_width() / whole for bar in marked] == pytest.approx([b - a for a, b in outcome.others_spans])
+        assert marked
         loaded = rk.estimate("llama3-8b", rate=20.0, requests=200, isl=512, osl=64)
         assert "request" in drawable(loaded) and "request" not in drawable(estimate)
         assert list(artist(rk.plot(loaded, "request"), "bound").get_xdata()) == 2 * [loaded.bound["tpot_ms"]]
+        loaded_picture = rk.plot(rk.estimate("llama3-8b", rate=20.0), "request")
+        bound, axes = artist(loaded_picture, "bound").get_xdata()[0], artist(loaded_picture, "bound").axes
+        loaded_picture.svg()
+        for label in axes.texts:
+            box = label.get_window_extent().transformed(axes.transData.inverted())
+            assert not box.x0 <= bound <= box.x1, label
         with pytest.raises(InputError, match="no request of a load"):
             rk.plot(estimate, "request")
 

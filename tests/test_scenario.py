@@ -179,6 +179,7 @@ def test_examples_are_read(line):
     words = shlex.split(line)[1:]
     name = " ".join(words[:2]) if words[0] == "accuracy" else words[0]
     command = find(name)
+    assert len(f"  {line}") <= 80  # a terminal
     texts = command.words(words[name.count(" ") + 1 :])
     assert texts is not None
     for key, text in texts.items():

@@ -88,7 +88,7 @@ def model_file(model: str, gpus: Sequence[str], engine: str = "vllm") -> bytes:
 def _code() -> bytes:
     """What all files depend on: the code of answers and pages, the accelerators, the engines."""
     found = hashlib.sha256()
-    for folder in ("model", "specs", "estimation", "load", "report/page"):
+    for folder in ("model", "specs", "estimation", "load", "decision/sensitivity", "report/page"):
         for path in sorted((ROOT / "rooflinekit" / folder).glob("**/*.[py][ya]*")):
             found.update(path.read_bytes())
     for path in sorted((ROOT / "hardware_specs").glob("**/*.yaml")):
@@ -113,7 +113,7 @@ def kept_file(part: tuple[str, str, Sequence[str]], store: Path) -> Path:
 def write_playground(folder: Path, models: Sequence[str], gpus: Sequence[str], store: Path = STORE) -> None:
     """Write page, scripts and a file for each model and engine; files of earlier runs that it replaces are removed."""
     (folder / "models").mkdir(parents=True, exist_ok=True)
-    files: dict[str, dict[str, str]] = {model: {} for model in models}
+    files = dict[str, str]()
     engines, start = engine_gpus(gpus), time.perf_counter()
     parts = [(model, engine, engines[engine]) for model in models for engine in engines]
     for gpu in gpus:  # specs and calibrations are read once, before the processes part
@@ -122,14 +122,15 @@ def write_playground(folder: Path, models: Sequence[str], gpus: Sequence[str], s
     # A process ends with its model: that frees millions of nodes at once, where a collection would visit each.
     with Pool(initializer=gc.disable, maxtasksperchild=1) as pool:
         made = pool.imap(partial(kept_file, store=store), parts)
-        for place, ((model, engine, _), path) in enumerate(zip(parts, made, strict=True), 1):
-            content = path.read_bytes()
-            files[model][engine] = hashlib.sha256(content).hexdigest()[:8]
-            (folder / file_of(model, engine, files[model][engine])).write_bytes(content)
-            sys.stderr.write(f"\r{place} of {len(parts)} files, {time.perf_counter() - start:.0f} s ")
+        for place, model in enumerate(models, 1):
+            contents = {engine: next(made).read_bytes() for engine in engines}
+            files[model] = hashlib.sha256(b"".join(contents.values())).hexdigest()[:8]
+            for engine, content in contents.items():
+                (folder / file_of(model, engine, files[model])).write_bytes(content)
+            sys.stderr.write(f"\r{place} of {len(models)} models, {time.perf_counter() - start:.0f} s ")
             sys.stderr.flush()
     sys.stderr.write("\n")
-    written = {file_of(model, *each) for model, own in files.items() for each in own.items()}
+    written = {file_of(model, engine, content) for model, content in files.items() for engine in engines}
     for old in (folder / "models").iterdir():
         if f"models/{old.name}" not in written:
             old.unlink()
@@ -137,38 +138,36 @@ def write_playground(folder: Path, models: Sequence[str], gpus: Sequence[str], s
 
 
 def file_of(model: str, engine: str, content: str) -> str:
-    """Where the file of a model with an engine stands, by the hash of its content; the page has the same names."""
+    """Where the file of a model with an engine stands; the hash is of all files of the model, and in the page."""
     return f"models/{model}.{engine}.{content}.gz"
 
 
-def write_app(folder: Path, files: dict[str, dict[str, str]], gpus: Sequence[str]) -> None:
+def write_app(folder: Path, files: dict[str, str], gpus: Sequence[str]) -> None:
     """The page and its scripts; and accelerators by vendor."""
     own = first_deployment(FIRST if FIRST in files else next(iter(files)))
-    first, last = ((TEMPLATES / name).read_text(encoding="utf-8") for name in ("models.js", "board.js"))
-    app = "\n".join((first, *scripts(), f"DATA.load = {script_json(load_data(None))};", last))
-    packed_app = packed(app)
-    name = f"app.{hashlib.sha256(packed_app).hexdigest()[:8]}.gz"
-    for old in folder.glob("app.*.gz"):
-        old.unlink()
-    (folder / name).write_bytes(packed_app)
-    data: dict[str, Any] = {
-        "asked": own.at, "engine": own.answer.engine, "process": own.asked.process, "words": SENTENCES,
-        "look": LOOK, "advice": ADVICE, "doubts": DOUBTS, "hues": hues_of(gpus),
-        "reference": None,
-        "files": files,
+    more: dict[str, Any] = {
+        "engine": own.answer.engine, "process": own.asked.process, "words": SENTENCES, "look": LOOK, "advice": ADVICE,
+        "doubts": DOUBTS, "hues": hues_of(gpus), "reference": None,
         "vendors": {gpu: load_accelerator(gpu).value.vendor for gpu in gpus},
         "runs": engine_gpus(gpus),
-        "engines": list(dict.fromkeys(engine for names in files.values() for engine in names)),
+        "engines": list(engine_gpus(gpus)),
         "offers": {
             "models": {model: load_model(model).value.max_context for model in files}, "gpus": {}, "plans": {},
             "notes": [], "missing": {}, "formats": {}, "steps": [], "scenes": [], "moves": [], "asked": {},
         },
     }  # fmt: skip
+    first, last = ((TEMPLATES / name).read_text(encoding="utf-8") for name in ("models.js", "board.js"))
+    load = f"DATA.load = {script_json(load_data(None))};"
+    packed_app = packed("\n".join((f"fill({script_json(more)});", first, *scripts(), load, last)))
+    name = f"app.{hashlib.sha256(packed_app).hexdigest()[:8]}.gz"
+    for old in folder.glob("app.*.gz"):
+        old.unlink()
+    (folder / name).write_bytes(packed_app)
     parts = {
         "style": style(),
         "accountant": accountant(),
         "app": name,
-        "data": script_json(data),
+        "data": script_json({"asked": own.at, "files": files}),
         "version": __version__,
         "site": f"{os.environ['SITE_URL'].rstrip('/')}/" if os.environ.get("SITE_URL") else "../",
     }

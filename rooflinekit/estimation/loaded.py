@@ -54,6 +54,7 @@ def load_result(found: LoadPlay) -> LoadResult:
                 for metric in ("ttft", "tpot", "e2e")},
         ttft_parts_ms={name: 1e3 * part for name, part in parts._asdict().items()},
         tpot_parts_ms=token_parts(found),
+        others_spans=done.others_spans,
         requests=counted,
         warmup=asked.filling,
         makespan_s=done.makespan,

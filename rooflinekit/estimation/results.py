@@ -277,6 +277,7 @@ class LoadResult:
     errors: dict[str, dict[str, float]]  #: standard errors of means and percentiles
     ttft_parts_ms: dict[str, float]  #: what the mean TTFT is made of
     tpot_parts_ms: dict[str, float]  #: what the mean TPOT is made of
+    others_spans: list[list[float]]  #: of the request nearest to the mean: begin and end of others' prompts
     requests: int  #: that count in all of these
     warmup: int  #: that came before them and do not
     makespan_s: float  #: from the first of them to the end of the last

@@ -45,7 +45,7 @@ MOST = 1_000_000
 POOL_ERROR = 0.05
 """One standard error of the cache's size, as a share: of 68 start-ups nine of ten were within 8.2 % (reports)."""
 
-_ENDS = 400  # requests on which the ends of intervals are played
+_ENDS = 400  # requests of a replica on which the ends of intervals are played
 
 
 def usual_requests(users: int | None) -> int:
@@ -412,7 +412,7 @@ class LoadPlay:
     @property
     def _counted_ends(self) -> int:
         """Requests on which the ends of intervals are played; of a closed loop whole turns of all users."""
-        count = max(_ENDS, 2 * (self.asked.users or 0))
+        count = max(_ENDS * self.scene.replicas, 2 * (self.asked.users or 0))
         return min(count, self.asked.count)
 
     @cached_property

@@ -37,6 +37,7 @@ _PIECES = 20  # of a run, whose means tell the standard error of the whole
 _FEWEST = 8  # marks from which a trend is told
 _COMING = 25  # requests that come between two marks at least
 _SURE = 4.0  # standard errors of a slope from which it is a trend
+_TOUCHING = 1e-3  # of a request: spans that are nearer stand together
 _LOST = 0.01  # share of the requests that stay in the system, from which a run diverges
 
 
@@ -102,10 +103,10 @@ class Played:
     """A load as it was played.
 
     sent, queued, begun, first, end, under_way, place_wait, delayed: by request, as `rooflinekit.load.arrays.State` says
-    [s]; isl, osl: tokens; finished, refused: whether it ended, or nobody took it; counted: finished and not of the
-    warm-up; replicas: sums of each replica by name; now: when the
-    run ended [s]; arrived: requests that were sent; preempted: how often one lost its place; encoding: seconds of
-    accelerators that encode images; encoder_wait: sum over the requests of their waits for one [s].
+    [s]; home: its replica; isl, osl: tokens; finished, refused: whether it ended, or nobody took it; counted: finished
+    and not of the warm-up; replicas: sums of each replica by name; now: when the run ended [s]; arrived: requests
+    that were sent; preempted: how often one lost its place; encoding: seconds of accelerators that encode images;
+    encoder_wait: sum over the requests of their waits for one [s].
     """
 
     clients: Clients
@@ -118,6 +119,7 @@ class Played:
     under_way: Numbers
     place_wait: Numbers
     delayed: Numbers
+    home: Numbers
     isl: Numbers
     osl: Numbers
     finished: Numbers
@@ -144,6 +146,7 @@ class Played:
             rules=rules,
             isl=np.asarray(clients.isl),
             osl=np.asarray(clients.osl),
+            home=np.asarray(state.home) // max(rules.lanes, 1),
             finished=finished,
             refused=refused,
             counted=finished & (np.arange(state.requests) >= warmup),
@@ -190,6 +193,32 @@ class Played:
         """Time that prompts of others add to the mean time of a token [s]."""
         several = self.counted & (self.osl > 1)
         return float((self.delayed[several] / (self.osl[several] - 1)).mean()) if several.any() else 0.0
+
+    @cached_property
+    def others_spans(self) -> list[list[float]]:
+        """The spans in which prompts of others were computed while the request nearest to the mean got its tokens.
+
+        As shares of the time from its first token to its last, in order; spans that touch, or nearly, are one. Of a
+        request that ended while others still came, if there is one.
+        """
+        import numpy as np  # noqa: PLC0415 - as above
+
+        several = self.counted & (self.osl > 1)
+        if not several.any():
+            return []
+        among = several & (self.end <= self.sent[self.sent < math.inf].max())
+        far = np.abs(self.end - self.sent - self.e2e.mean())
+        own = int(np.where(among if among.any() else several, far, math.inf).argmin())
+        start, stop = self.first[own], self.end[own]
+        met = (self.home == self.home[own]) & (self.first > start) & (self.begun < stop)
+        since, until = ((each[met].clip(start, stop) - start) / (stop - start) for each in (self.begun, self.first))
+        found: list[list[float]] = []
+        for begin, end in sorted(zip(since.tolist(), until.tolist(), strict=True)):
+            if found and begin - found[-1][1] <= _TOUCHING:
+                found[-1][1] = max(found[-1][1], end)
+            else:
+                found.append([begin, end])
+        return found
 
     @cached_property
     def makespan(self) -> float:

@@ -1,7 +1,8 @@
-"""Levers: where it stands, what it is about, elasticities, moves ranked, and what cannot be done."""
+"""Levers: the best moves first, where the deployment stands, elasticities, moves ranked, and what cannot be done."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from rooflinekit.decision.sensitivity.levers import NO_CHANGE, Levers, MoveResult
@@ -45,15 +46,15 @@ def document(found: Levers) -> Document:
     weak = [move for move in possible if found.weaker(move)]
     refused = (f"not possible: {move.move}: {move.reason}" for move in found.moves if not move.possible)
     return [
-        Section(f"levers of {headed(found, now.gpus)}", [Words(
-            f"{load}, {tokens_in(i)}, {i['osl']} out; {formats(i, ('weights', 'kv'))}"
-        )]),
+        Section(f"levers of {headed(found, now.gpus)}", [
+            Words(f"{load}, {tokens_in(i)}, {i['osl']} out; {formats(i, ('weights', 'kv'))}"),
+            Words(*re.split(r" (?=Best for |Weights are )", found.sentence)),
+        ]),
         Section("", [Words(
             f"now: TTFT {ms(now.ttft_ms)}, TPOT {ms(now.tpot_ms)}, {now.output_tok_s_per_gpu:,.0f} tok/s per GPU; "
             f"{priced} per million output tokens, prompts included; {format_bytes(now.kv_bytes_per_token)} of cache "
             "a token", indent="",
         )]),
-        Section("", [Words(found.sentence, indent="")]),
         Section("elasticity: percent by which each changes for one percent more",
                 [CellTable(_OF, _slopes(found), left=(0, 5))]),
         Section(f"moves, best for {found.by} first: each over what it is now",

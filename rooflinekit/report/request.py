@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -37,6 +37,7 @@ class Request:
     bound: float | None = None  #: of a token, by the datasheet
     interval: Sequence[float] | None = None  #: of a token, 80 %
     median: tuple[float | None, float | None] = (None, None)  #: first token and time per token of half of the requests
+    others_spans: Sequence[Sequence[float]] = ()  #: shares of its tokens' time with prompts of others, begin and end
 
     @classmethod
     def of(cls, answer: Estimate | Outcome) -> Request | None:
@@ -45,19 +46,22 @@ class Request:
             load = answer.load
             times: tuple[float | None, float, float | None] = answer.ttft_ms, answer.tpot_ms, answer.e2e_ms
             first, token = (load.ttft_parts_ms, load.tpot_parts_ms) if load else (None, None)
+            spans: Sequence[Sequence[float]] = load.others_spans if load else ()
             bound: float | None = answer.bound["tpot_ms"]
             interval = answer.interval80["tpot_ms"] if answer.interval80 else None
             marks = load.percentiles if load else {"ttft_ms": {}, "tpot_ms": {}}
             half = marks["ttft_ms"].get("p50"), marks["tpot_ms"].get("p50")
         else:
             times = answer.ttft_ms.mean, answer.tpot_ms.mean or 0.0, answer.e2e_ms.mean
-            first, token, bound = answer.ttft_parts_ms, answer.tpot_parts_ms, None
+            first, token = answer.ttft_parts_ms, answer.tpot_parts_ms
+            bound = answer.bound["tpot_ms"] if answer.bound else None
+            spans = answer.others_spans
             interval = answer.interval80["tpot_ms"] if answer.interval80 else None
             half = answer.ttft_ms.p50, answer.tpot_ms.p50
         ttft, tpot, e2e = times
         if first is None or token is None or ttft is None or e2e is None:
             return None
-        return cls(ttft, tpot, e2e, first, token, bound, interval, half)
+        return cls(ttft, tpot, e2e, first, token, bound, interval, half, spans)
 
     @property
     def tokens(self) -> int:
@@ -85,12 +89,12 @@ class Request:
 
     def section(self) -> Section:
         """The axis of time, and both bars enlarged."""
-        bars = [Waterfall(f"the first token, {ms(self.ttft)}:", _shares(self.first, FIRST, self.ttft))]
+        bars = [Waterfall(f"time to first token, {ms(self.ttft)}:", _shares(self.first, FIRST, self.ttft))]
         if self.tokens:
             ends = " – ".join(ms(end, "no end") for end in self.interval or ())
             span = [f"8 of 10: {ends}"] if ends else []
             span += [] if self.bound is None else [f"datasheet bound {ms(self.bound)}"]
-            title = f"a token after it, {ms(self.tpot)}{f' ({_SEMICOLON.join(span)})' if span else ''}:"
+            title = f"time per token, {ms(self.tpot)}{f' ({_SEMICOLON.join(span)})' if span else ''}:"
             bars.append(Waterfall(title, _shares(self.token, TOKEN, self.tpot)))
         return Section("", [TimeAxis(self), *bars])
 
@@ -104,14 +108,17 @@ def step_parts(step: StepResult) -> list[tuple[str, float, str]]:
     return _shares(step.time_parts_ms, STEP, step.time_ms)
 
 
+_KEY = "█ to the first token   ░ tokens after it   ▓ steps with prompts of others"
+
+
 class TimeAxis:
-    """A request along the axis of time: the first token solid, the others pale."""
+    """A request along the axis of time: the first token solid, the others pale, prompts of others between."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
 
     def text(self, width: int = WIDTH) -> list[str]:
-        """The words, the bar over the whole width, and times below it."""
+        """The words, the bar over the whole width, times below it, and a key where prompts of others are marked."""
         whole = self.request.e2e
         first = max(round(self.request.ttft / whole * width), 1)
         marks = [" "] * (width + 12)
@@ -119,17 +126,35 @@ class TimeAxis:
             words, at = format_time(tick / 1e3) if tick else "0", round(tick / whole * width)
             if at + len(words) <= width:
                 marks[at : at + len(words)] = words
-        return [*wrapped(self.request.said, width=width), "█" * first + "░" * (width - first), "".join(marks).rstrip()]
+        bar = "█" * first + "".join(self._tokens(width - first))
+        key = [_KEY] if "▓" in bar else []
+        return [*wrapped(self.request.said, width=width), bar, "".join(marks).rstrip(), *key]
+
+    def _tokens(self, columns: int) -> Iterator[str]:
+        """A column each: what a column leaves of a prompt counts in the next, so that as much is marked as there is."""
+        owed = 0.0
+        for column in range(columns):
+            begin, end = column / columns, (column + 1) / columns
+            parts = (min(until, end) - max(since, begin) for since, until in self.request.others_spans)
+            owed += columns * sum(part for part in parts if part > 0.0)
+            marked = owed >= 0.5
+            owed -= marked
+            yield "▓" if marked else "░"
 
     def markdown(self) -> list[str]:
         """The words alone."""
         return [f"{self.request.said}."]
 
     def html(self) -> str:
-        """The words, and the request to scale: the first token in the hue of prefill, the others in that of decode."""
+        """The words, and the request to scale: prompts in the hue of prefill, tokens in that of decode."""
         first, y = 700 * self.request.ttft / self.request.e2e, 'y="2" height="18"'
-        bars = [f'<rect x="0" {y} width="{first:.1f}" fill="{_LIGHT["prefill"]}"></rect>',
-                f'<rect x="{first:.1f}" {y} width="{700 - first:.1f}" fill="{_LIGHT["decode"]}"></rect>']  # fmt: skip
+        rest, prefill = 700 - first, f'fill="{_LIGHT["prefill"]}"'
+        bars = [f'<rect x="0" {y} width="{first:.1f}" {prefill}></rect>',
+                f'<rect x="{first:.1f}" {y} width="{rest:.1f}" fill="{_LIGHT["decode"]}"></rect>']  # fmt: skip
+        bars += [
+            f'<rect x="{first + rest * since:.1f}" {y} width="{rest * (until - since):.1f}" {prefill}></rect>'
+            for since, until in self.request.others_spans
+        ]
         return f"<p>{escape(self.request.said)}.</p>{svg(22, bars, self.request.said)}"
 
 

@@ -135,6 +135,7 @@ _Traffic = _object(
 )
 _DoubtOf = _object("Doubt", cause=str, one_run=Ends | None)
 _Doubts = _object("Doubts", ttft_ms=_DoubtOf, tpot_ms=_DoubtOf)
+_Bound = _object("Bound", ttft_ms=_Size, tpot_ms=_Size)
 _Two = _object("Interval", ttft_ms=_Span, tpot_ms=_Span)
 _Million = _object("Million", **dict.fromkeys(("cached_input", "input", "output", "all"), _Size | None))
 _About = {"engine": _Engine, "level": _Level, "calibration": CalibrationName, "evidence": _one_of(EVIDENCE)}
@@ -178,11 +179,11 @@ _SPECIAL: Mapping[type, Mapping[str, Any]] = {
         "inputs": _Asked,
         "interval": _Two | None, "interval80": _Two | None, "doubt": _Doubts | None,
         "interval_tested": str | None,
-        "bound": _object("Bound", ttft_ms=_Size, tpot_ms=_Size),
+        "bound": _Bound,
     },
     Outcome: {
         **_About, "inputs": _Inputs, "timeline": None, "interval": _Two | None, "interval80": _Two | None,
-        "doubt": _Doubts | None,
+        "doubt": _Doubts | None, "bound": _Bound | None,
     },
     Cost: {**_About, "inputs": _Inputs},
     Levers: {**_About, "inputs": _LeverInputs, "by": _one_of((*_LEVERS, "energy")), "price": _Price | None},

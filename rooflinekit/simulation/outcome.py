@@ -207,6 +207,7 @@ class Books:
     runs: int = 1
     exact: Mapping[str, Sample] = field(default_factory=dict)  #: latencies by their names in the ledger, where kept
     parts: tuple[dict[str, float], dict[str, float]] | None = None  #: of TTFT and TPOT [ms], where the loop played
+    others_spans: Sequence[Sequence[float]] = ()  #: of the request nearest to the mean, as `Played` has them
 
     @property
     def diverges(self) -> bool:
@@ -253,7 +254,7 @@ class Books:
 
     def plain(self) -> dict[str, Any]:
         """Return plain values for JSON, without pieces; `read` reads them back."""
-        own = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("exact", "parts")}
+        own = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in _UNWRITTEN}
         return own | {"ledger": self.ledger.plain(), "uses": [asdict(use) for use in self.uses], "pieces": []}
 
     @classmethod
@@ -263,6 +264,7 @@ class Books:
         return cls(**plain | {"ledger": Ledger.of(plain["ledger"], objective), "uses": uses})
 
 
+_UNWRITTEN = ("exact", "parts", "others_spans")
 _ADDED = ("gpus", "gpu_seconds", "steps", "decoded", "swapped", "diverging", "unsettled", "runs")
 
 
@@ -273,7 +275,8 @@ class Outcome(DeploymentAnswer):
     diverges: requests pile up as long as they come, fewer are served than offered: waits are those of this run only.
     settled: no growth of the number in the system was seen; where one was and nothing diverges, the run is too short.
     ttft_parts_ms, tpot_parts_ms: what both means are made of, as `estimate` has it; None of cells, and of runs with
-    prefix caches, tiers, pools or sessions.
+    prefix caches, tiers, pools or sessions. others_spans: shares of the time that the request nearest to the mean got
+    tokens, begin and end, in which prompts of others were computed.
     """
 
     requests: Counts
@@ -298,10 +301,12 @@ class Outcome(DeploymentAnswer):
     warnings: tuple[str, ...]
     ttft_parts_ms: dict[str, float] | None = None
     tpot_parts_ms: dict[str, float] | None = None
+    others_spans: Sequence[Sequence[float]] = ()
     ttft_histogram: tuple[Bin, ...] = ()  #: first tokens of the requests that count, in equal widths up to P99
     interval: dict[str, list[float]] | None = None
     """Of 90 %, of the means of TTFT and TPOT [ms]; None at the bound, and of runs that the loop does not play."""
     interval80: dict[str, list[float]] | None = None
+    bound: dict[str, float] | None = None  #: of the same load at the datasheet's rates
     doubt: dict[str, DoubtResult] | None = None  #: by time: what widens its interval most
     timeline: tuple[dict[str, float], ...] = field(default=(), repr=False)
 
@@ -413,6 +418,7 @@ def summarise(books: Books, **more: Any) -> Outcome:
         ttft_histogram=Bin.of(ttft),
         ttft_parts_ms=books.parts and books.parts[0],
         tpot_parts_ms=books.parts and books.parts[1],
+        others_spans=books.others_spans,
         **more,
     )
 

@@ -227,11 +227,14 @@ def _loop_plays(load: Load, setup: Setup) -> bool:
 def _by_loop(resolved: Resolved, load: Load, setup: Setup, drawn: Drawn, seen: _Seen) -> tuple[Books, dict[str, Any]]:
     predictor = resolved.predictor
     scene = scene_of(predictor, setup, load.typical, load.longest)
-    mean = AskedLoad(*(load.lengths or _means(drawn)))
+    asked = AskedLoad(
+        *(load.lengths or _means(drawn)), load.users, warmup=load.warmup, prompts=load.prompts,
+        requests=len(drawn.isl) - (load.warmup if load.users else 0), source=lambda *_: drawn,
+    )  # fmt: skip
     clients = scene.clients(drawn, load.users, load.warmup, prompts=load.prompts)
     played, gaps, interrupted = play_scene(scene, clients, seen.timeline, seen.ended)
     present, waiting = played.growth
-    found = LoadPlay(predictor, mean, scene, played, math.nan, setup)
+    found = LoadPlay(predictor, asked, scene, played, math.nan, setup)
     gpus = predictor.plan.deployment.gpus * setup.replicas
     joules = energy_of([resolved.predictor] * setup.replicas, works_of(played), int(played.finished.sum()), played.now)
     books = Books(
@@ -250,22 +253,22 @@ def _by_loop(resolved: Resolved, load: Load, setup: Setup, drawn: Drawn, seen: _
         interrupted=interrupted,
         exact=samples_of(played),
         parts=parts_of(found),
+        others_spans=found.played.others_spans,
     )
     return books, _said(resolved, setup, scene.limits, scene.block, scene.blocks, ()) | _ends(found)
 
 
 def _ends(found: LoadPlay) -> dict[str, Any]:
-    """Ends of both means by the intervals of a prompt and of a decode step; nothing at the bound."""
-    if found.predictor.plan.calibration is None or not found.played.counted.any():
+    """Bounds and ends of both means, as `estimate` has them; at the bound no ends."""
+    if not found.played.counted.any():
         return {}
-    spans = {name: (float(step.low / step.expected), float(step.high / step.expected))
-             for name, step in (("ttft", found.prompt), ("tpot", found.decode))}  # fmt: skip
-    reaches = {name: found.reach(name, span) for name, span in spans.items()}
-    means = {"ttft": found.samples["ttft"].mean, "tpot": found.tpot}
-    ends = {name: {f"{time}_ms": [1e3 * means[time] * factor for factor in reach.factors(within)]
-                   for time, reach in reaches.items()}
-            for name, within in (("interval", 0.9), ("interval80", 0.8))}  # fmt: skip
-    return {**ends, "doubt": load_doubts(found, reaches)}
+    wide, near = (dict(zip(("ttft_ms", "tpot_ms"), found.times(within)[:2], strict=True)) for within in (0.9, 0.8))
+    told: dict[str, Any] = {"bound": {time: 1e3 * float(each.bound) for time, each in wide.items()}}
+    if found.predictor.plan.calibration is None:
+        return told
+    for name, times in (("interval", wide), ("interval80", near)):
+        told[name] = {time: [1e3 * float(each.low), 1e3 * float(each.high)] for time, each in times.items()}
+    return {**told, "doubt": load_doubts(found, found.reaches)}
 
 
 def _means(drawn: Drawn) -> tuple[Length, Length]:

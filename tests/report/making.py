@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
-from rooflinekit.report.page.loop import loop_source
+from rooflinekit.report.page.loop import loop_source, ranking_source
 from rooflinekit.report.page.offers import APART
 
 FEW: dict[str, Any] = {"models": [], "gpus": [], "walk": False}
@@ -44,7 +44,7 @@ def in_node(
     if node is None:
         pytest.skip("node is not installed")
     names = ("answers.js", "tables.js", "plays.js", "advice.js")
-    parts = (loop_source(), *((PAGE / name).read_text(encoding="utf-8") for name in names))
+    parts = (loop_source(), ranking_source(), *((PAGE / name).read_text(encoding="utf-8") for name in names))
     asked = {"source": source, "scripts": "\n".join(parts), "data": data, "calls": calls, "views": views,
              "states": states}  # fmt: skip
     command = [node, str(Path(__file__).with_name("answers.cjs"))]

@@ -46,7 +46,8 @@ def compare(page: str, count: int, seed: int, load: str = "") -> list[tuple[Advi
     told = [advice(answer) for answer in found]
     for state, there, here in zip(states, shown, told, strict=True):
         assert [tuple(move[:2]) for move in there["moves"]] == [(each.metric, each.move) for each in here], state
-        assert [move[2] for move in there["moves"]] == pytest.approx([each.change for each in here], rel=1e-9), state
+        near = 1e-3 if there["repeated"] else 1e-9  # more requests than a page has lengths for, which it says
+        assert [move[2] for move in there["moves"]] == pytest.approx([each.change for each in here], rel=near), state
         assert there["said"] == said_best(here), state
         assert not there["batch"]
     return told

@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 
 import rooflinekit as rk
-from docs.generate.playground import FIRST, engine_gpus, first_deployment, model_file, write_playground
+from docs.generate.playground import (
+    FIRST,
+    _code,
+    engine_gpus,
+    first_deployment,
+    model_file,
+    write_app,
+    write_playground,
+)
 from rooflinekit.specs import names
 
 from .browser import Browser, served
@@ -45,6 +53,19 @@ def test_files_of_models_are_kept_and_the_same_twice(folder: Path, tmp_path: Pat
     assert first.read_bytes() == next((tmp_path / "models").glob("*.vllm.*")).read_bytes() == model_file(FIRST, GPUS)
 
 
+def test_kept_files_depend_on_the_code_that_writes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The functions and scenes of deployments, and the moves of advice on them."""
+    read = set[str]()
+
+    def noted(path: Path) -> bytes:
+        read.add(path.name)
+        return b""
+
+    monkeypatch.setattr(Path, "read_bytes", noted)
+    _code.__wrapped__()
+    assert {"step.py", "offers.py", "table.py", "moves.py", "h100-sxm--vllm.yaml"} <= read
+
+
 @pytest.mark.parametrize("model", ["deepseek-v3", "minimax-m2"])
 def test_a_format_that_some_chips_of_an_engine_lack_is_shown_on_another(model: str) -> None:
     gpus = engine_gpus(names("accelerator"))["llama.cpp"]
@@ -54,8 +75,10 @@ def test_a_format_that_some_chips_of_an_engine_lack_is_shown_on_another(model: s
 
 
 @pytest.mark.long
-def test_the_first_load_has_at_most_800_kb(folder: Path) -> None:
-    site = [path.stat().st_size for path in (folder / "site").iterdir() if path.is_file()]
+def test_the_first_load_has_at_most_800_kb(tmp_path: Path) -> None:
+    """Of the site with all models on all accelerators, as a server sends it that packs nothing."""
+    write_app(tmp_path, dict.fromkeys(names("model"), "12345678"), names("accelerator"))
+    site = [path.stat().st_size for path in tmp_path.iterdir()]
     assert sum(site) + len(model_file(FIRST, names("accelerator"))) <= 800_000
 
 
@@ -176,7 +199,7 @@ def test_a_broken_address_is_mended(browser: Browser, address: str, state: str) 
 
 def test_a_file_that_is_not_there_is_said(browser: Browser, address: str) -> None:
     browser.visit(address, READY)
-    browser.value(f"DATA.files['{OTHER}'].vllm = files['{OTHER}'].vllm = 'none'; change({{ model: '{OTHER}' }})")
+    browser.value(f"DATA.files['{OTHER}'] = files['{OTHER}'] = 'none'; change({{ model: '{OTHER}' }})")
     browser.wait(f"document.getElementById('said').textContent.includes('{OTHER} with vllm could not be fetched')")
     browser.errors.clear()
 

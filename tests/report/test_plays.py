@@ -7,6 +7,7 @@ import json
 import math
 import random
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -125,11 +126,12 @@ def seen(view: dict[str, Any]) -> dict[str, float]:
 def compare(count: int, seed: int, kinds: tuple[dict[str, tuple[Any, ...]], ...] = KINDS) -> None:
     """Play so many loads in JavaScript and in Python."""
     page, plans, expected = Program(), list[Any](), list[dict[str, float]]()
-    causes = list[dict[str, Any]]()
+    causes, marked = list[dict[str, Any]](), list[list[list[float]]]()
     questions = [each for each, _ in zip(random_questions(seed, kinds), range(count), strict=False)]
     for question, found in questions:
         assert found.load is not None
         causes.append(found.doubt or {})
+        marked.append(found.load.others_spans if found.load else [])
         predictor, load = question.resolved.predictor, question.asked
         assert load is not None
         written = page.write(predictor, ("rate" if load.users is None else "users",))
@@ -165,8 +167,9 @@ def compare(count: int, seed: int, kinds: tuple[dict[str, tuple[Any, ...]], ...]
     ]  # fmt: skip
     data = {"library": printed.data, "doubts": DOUBTS, "offers": {"steps": list(page.steps), "scenes": scenes}}
     answers = in_node(printed.source, json.loads(json.dumps(data)), views=views)["views"]
-    for view, right, question, doubts in zip(answers, expected, questions, causes, strict=True):
+    for view, right, question, doubts, spans in zip(answers, expected, questions, causes, marked, strict=True):
         assert seen(view) == pytest.approx(right, rel=1e-6, abs=1e-9), question
+        assert [*chain(*view["load"]["stripes"])] == pytest.approx([*chain(*spans)], abs=1e-6), question
         said = {f"{name}_ms": cause for name, cause in (view["doubts"] or {}).items()}
         assert said == {name: doubt.cause for name, doubt in doubts.items()}, question
 

@@ -465,6 +465,19 @@ def test_a_chip_lowers_the_metric_of_its_tab(browser: Browser, pages: dict[str, 
         assert all(f"{title}, " in best for title in {of: title for of, title, *_ in reversed(found)}.values())
 
 
+@pytest.mark.parametrize("state", ["", "r=2", "u=20"])
+def test_the_numbers_of_the_headline_stand_on_tiles(browser: Browser, pages: dict[str, Path], state: str) -> None:
+    """Under load the medians, beside the means that the charts explain; on paper one request comes first."""
+    page = pages["against" if state.startswith("r") else "deployment"]
+    browser.open(page, f"#{state}")
+    told = browser.value("[...document.querySelectorAll('#headline b')].map((each) => each.textContent)")
+    tiles = browser.value("byId('tiles').innerText")
+    assert len(told) == 2
+    assert all(number.split()[0] in tiles for number in told), (told, tiles)
+    first = browser.value("document.querySelector('[role=tabpanel]').id")
+    assert first == ("panel-load" if page == pages["against"] else "panel-step")
+
+
 SUMS = """(() => { const view = answer(%s), tiles = felt(view); return STEPS.map((step) => [
   sum(stepTerms(view, step).parts), tiles[TOLD[step][1]].time]); })()"""
 

@@ -18,10 +18,10 @@ from rooflinekit.decision.sensitivity.moves import (
     advice,
     best,
     said_best,
-    worth,
 )
 from rooflinekit.report.document import plain_text
 from rooflinekit.report.estimate import document
+from rooflinekit.report.levers import document as levers_document
 
 MODELS = ("llama-3-8b", "llama-3.1-8b", "qwen3-8b", "mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v3", "llama-3-70b")
 GPUS = ("h100-sxm", "h200-sxm", "a100-sxm-80gb", "b200-sxm", "l40s", "mi300x", "apple-m2-ultra", "tpu-v6e")
@@ -94,7 +94,6 @@ class TestBest:
         found = best([dear, fair], "measured", 1, loaded=False)
         assert [(each.metric, each.move) for each in found] == [("tpot", "fair")]
         assert found[0].price == ("cost +50 %",)
-        assert worth(fair.ratio, "tpot", loaded=False) == pytest.approx(0.75)
 
     def test_first_tokens_count_under_load_alone(self) -> None:
         later = made("later", tpot=0.9, cost=1.0, ttft=2.0)
@@ -120,6 +119,7 @@ class TestOneSource:
         shown = plain_text(document(now))
         assert all(each.option in shown for each in here[:1])
         assert there.sentence.startswith(f"Best for TPOT: {here[0].move}, ")
+        assert plain_text(levers_document(there)).splitlines()[2].startswith(f"Best for TPOT: {here[0].move}, ")
 
     def test_an_m2_ultra_is_not_told_that_bandwidth_does_not_help(self) -> None:
         """It reads 15 GB of weights a token: 4-bit weights halve that."""

@@ -7,9 +7,10 @@ async function unpacked(address) {
   if (first !== 0x1f || second !== 0x8b) return new TextDecoder().decode(bytes);  // the server has unpacked it
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
 }
-const { files, asked } = JSON.parse(document.getElementById("data").textContent), wanted = new URLSearchParams(location.hash.slice(1)).get("m");
+const told = document.getElementById("data"), { files, asked } = JSON.parse(told.textContent), wanted = new URLSearchParams(location.hash.slice(1)).get("m");
 const EARLY = { model: Object.hasOwn(files, wanted) ? wanted : asked.model };  // the first model is fetched beside the scripts
-const fileOf = (model, engine) => `models/${model}.${engine}.${files[model][engine]}.gz`;
+const fileOf = (model, engine) => `models/${model}.${engine}.${files[model]}.gz`;
+const fill = (more) => { told.textContent = JSON.stringify({ files, asked, ...more }); };  // the rest comes packed, with the scripts
 EARLY.text = unpacked(fileOf(EARLY.model, asked.engine));
 unpacked(document.currentScript.dataset.app).then((text) => {
   const script = document.createElement("script");

@@ -1,7 +1,7 @@
 // The files of the models, one for each engine: each is fetched once, and what it offers is put beside what there is.
 "use strict";
 const FETCHED = {};
-const fetched = (model, engine) => !DATA.files[model][engine] || FETCHED[fileOf(model, engine)]?.done;  // an engine that has no file has nothing to fetch
+const fetched = (model, engine) => !DATA.engines.includes(engine) || FETCHED[fileOf(model, engine)]?.done;  // an engine that has no file has nothing to fetch
 function fetchFile(model, engine) {
   const file = fileOf(model, engine), early = model === EARLY.model && engine === DATA.asked.engine && EARLY.text;
   if (early) EARLY.text = null;

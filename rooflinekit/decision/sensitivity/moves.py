@@ -7,6 +7,7 @@ from dataclasses import field, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from rooflinekit.decision.sensitivity.ranking import rank
 from rooflinekit.estimation.estimator import question_of, resolve
 from rooflinekit.estimation.notes import memory_remarks, said
 from rooflinekit.estimation.results import Estimate
@@ -391,6 +392,12 @@ def weaker(found: str | None, present: str) -> bool:
 ADVISED = ("tpot", "cost", "ttft")
 """Metrics of advice: time per token, cost of an output token, time to first token."""
 
+LOSSES = (2, 3)
+"""How many of them are a loss where they grow, of a static batch and under load.
+
+Of a static batch, all of whose prompts come at once, TTFT is none.
+"""
+
 LEAST = 0.02
 """Relative: a smaller gain is no advice."""
 SHOWN, PLAYED = 3, 2
@@ -424,18 +431,6 @@ class Advice(Plain):
                 *self.needs)  # fmt: skip
 
 
-def worth(ratio: dict[str, float | None], metric: str, loaded: bool) -> float:
-    """The gain of a metric times the largest loss of another, as a ratio: below 1, the move gains more than it costs.
-
-    Of a static batch, all of whose prompts come at once, TTFT is no loss.
-
-    >>> worth({"tpot": 0.6, "cost": 1.2, "ttft": 0.6}, "tpot", False)  # two accelerators: faster, and dearer
-    0.72
-    """
-    others = [ratio.get(name) or 1.0 for name in ADVISED if name != metric and (loaded or name != "ttft")]
-    return round((ratio[metric] or 1.0) * max(1.0, *others), 12)
-
-
 def best(tried: Iterable[MoveResult], present: str, gpus: int, loaded: bool) -> tuple[Advice, ...]:
     """The best of some moves for each metric, the best of all metrics first.
 
@@ -445,13 +440,12 @@ def best(tried: Iterable[MoveResult], present: str, gpus: int, loaded: bool) -> 
         each for each in tried
         if each.possible and each.answer is not None and each.answer.stable and not weaker(each.evidence, present)
     ]  # fmt: skip
-    found: list[list[Advice]] = []
-    for metric in ADVISED:
-        gains = [(worth(each.ratio, metric, loaded), each) for each in allowed
-                 if (each.ratio.get(metric) or 1.0) <= 1.0 - LEAST]  # fmt: skip
-        ranked = sorted((pair for pair in gains if pair[0] <= 1.0 - LEAST), key=lambda pair: pair[0])
-        found.append([_advice(each, metric, present, gpus) for _, each in ranked[:SHOWN]])
-    return tuple(each for place in range(SHOWN) for some in found for each in some[place : place + 1])
+    found = [-1] * (len(ADVISED) * SHOWN)
+    ratios = [[each.ratio.get(metric) or 1.0 for metric in ADVISED] for each in allowed]
+    rank(ratios, LOSSES[loaded], len(ADVISED), 1.0 - LEAST, found)
+    metrics = ADVISED * SHOWN
+    return tuple(_advice(allowed[each], metric, present, gpus) for each, metric in zip(found, metrics, strict=True)
+                 if each >= 0)  # fmt: skip
 
 
 def _advice(made: MoveResult, metric: str, present: str, gpus: int) -> Advice:

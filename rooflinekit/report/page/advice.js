@@ -1,11 +1,7 @@
-// Advice: the moves that Python lists for a deployment, evaluated by the printed functions and ranked as `advice` ranks them.
+// Advice: the moves that Python lists for a deployment, evaluated by the printed functions; `rank` is that of Python.
 "use strict";
 const ADVICE = DATA.advice, ADVISED = DATA.pool ? ["tpot"] : DATA.advice?.metrics ?? [];  // a pool that decodes has no first tokens
 const ratiosOf = (then, now) => ({ tpot: then.tpot.time / now.tpot.time, cost: now.rateEach / then.rateEach, ttft: then.ttft.time / now.ttft.time });  // of an output token: time and accelerator seconds; time to the first
-function worthOf(ratio, metric, loaded) {  // gain times the largest loss; of a static batch TTFT is no loss
-  const others = ADVICE.metrics.filter((name) => name !== metric && (loaded || name !== "ttft")).map((name) => ratio[name]);
-  return Number((ratio[metric] * Math.max(1, ...others)).toFixed(12));
-}
 function evaluated(now, tried, seen) {  // moves with their answers; null for one that has none here
   return tried.map(([title, caveat, parts]) => {
     const view = seen(parts);
@@ -13,9 +9,9 @@ function evaluated(now, tried, seen) {  // moves with their answers; null for on
   }).filter((each) => each);
 }
 function bestOfMoves(rows, now, loaded) {  // of each metric in turn; never on weaker evidence than the present
-  const present = ADVICE.evidence.indexOf(now.rows.plan.evidence), allowed = rows.filter(({ holds, evidence }) => holds && ADVICE.evidence.indexOf(evidence) <= present), enough = 1 - ADVICE.least;
-  const found = ADVISED.map((metric) => allowed.filter(({ ratio }) => ratio[metric] <= enough).map((row) => ({ ...row, metric, change: row.ratio[metric] - 1, worth: worthOf(row.ratio, metric, loaded) })).filter(({ worth }) => worth <= enough).sort((a, b) => a.worth - b.worth).slice(0, ADVICE.shown));
-  return Array.from({ length: ADVICE.shown }, (_, place) => found.flatMap((some) => some.slice(place, place + 1))).flat();
+  const present = ADVICE.evidence.indexOf(now.rows.plan.evidence), allowed = rows.filter(({ holds, evidence }) => holds && ADVICE.evidence.indexOf(evidence) <= present), found = new Array(ADVISED.length * ADVICE.shown).fill(-1);
+  rank(allowed.map(({ ratio }) => ADVICE.metrics.map((name) => ratio[name])), ADVICE.losses[Number(loaded)], ADVISED.length, 1 - ADVICE.least, found);
+  return found.flatMap((move, place) => { const metric = ADVISED[place % ADVISED.length], row = allowed[move]; return row ? [{ ...row, metric, change: row.ratio[metric] - 1 }] : []; });
 }
 function movesOf({ rows: { plan }, load, at }) {  // what is tried: formats and splits, of a static batch twice its size
   const twice = load ? [] : [[`batch ${at.batch * 2}`, ADVICE.crowd, { batch: at.batch * 2 }]];

@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.decision.sensitivity.moves import ADVISED, CAVEATS, LEAST, NAMES, PLAYED, SHOWN
+from rooflinekit.decision.sensitivity.moves import ADVISED, CAVEATS, LEAST, LOSSES, NAMES, PLAYED, SHOWN
 from rooflinekit.estimation.doubts import CAUSE_WORDS, FAMILIES, OTHERS
 from rooflinekit.estimation.estimator import refuse_groups
 from rooflinekit.estimation.notes import WORDS, misfit
@@ -209,7 +209,7 @@ LOOK = {
 """Names, hues, hatches and shapes, as the terminal and the pictures have them."""
 
 ADVICE = {"metrics": ADVISED, "names": NAMES, "evidence": EVIDENCE, "least": LEAST, "shown": SHOWN, "played": PLAYED,
-          "crowd": CAVEATS["batch"]}  # fmt: skip
+          "losses": LOSSES, "crowd": CAVEATS["batch"]}  # fmt: skip
 """Ranking of advice, and its words."""
 
 DOUBTS = {"families": FAMILIES, "others": OTHERS, "causes": CAUSES, "words": CAUSE_WORDS, "room": ROOM}
@@ -349,7 +349,7 @@ def facts(answer: Estimate) -> list[str]:
     ends = {name: ms(answer.bound[f"{name}_ms"]) for name in ("ttft", "tpot")}
     level = _said("bound" if answer.calibration is None else "expected", evidence=answer.evidence, **ends)
     total, capacity = format_bytes(memory.total_bytes), format_bytes(memory.capacity_bytes)
-    room = _said("slots" if answer.load else "room", most=memory.max_batch)
+    room = _said("slots", most=answer.load.slots) if answer.load else _said("room", most=memory.max_batch)
     return [
         _said("asked", load=load, cached=cached, images=images_in(inputs), **{key: inputs[key] for key in keys}),
         _said("memory", total=total, capacity=capacity, share=share, room=room, level=level),

@@ -236,7 +236,7 @@ def _value(text: str) -> Any:
 
 
 _BINS = 400  # of a timeline: more cannot be told apart on a screen
-_METRICS = (("ttft_ms", "first token (TTFT)"), ("tpot_ms", "a token (TPOT)"), ("itl_ms", "between tokens (ITL)"),
+_METRICS = (("ttft_ms", "first token (TTFT)"), ("tpot_ms", "time per token (TPOT)"), ("itl_ms", "between tokens (ITL)"),
             ("e2e_ms", "whole request"), ("queue_ms", "waiting"))  # fmt: skip
 
 

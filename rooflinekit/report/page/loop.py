@@ -12,6 +12,7 @@ from copy import deepcopy
 from functools import cache
 from pathlib import Path
 
+from rooflinekit.decision.sensitivity import ranking
 from rooflinekit.load import loop, table
 from rooflinekit.load.javascript import Printer, javascript, literal
 from rooflinekit.load.subset import functions
@@ -41,6 +42,15 @@ def loop_source() -> str:
     grids = ", ".join(f"{name.strip('_').lower()}: {_literal(getattr(table, name))}" for name in _GRIDS)
     told = "start, play, new_state, run_time, step_time, saved_time, tokens_time"
     return f"const LOOP = (() => {{\n{printed}{reading}{own}return {{ {told}, NOW, grids: {{ {grids} }} }};\n}})();\n"
+
+
+@cache
+def ranking_source() -> str:
+    """The ranking of advice."""
+    tree = ast.parse(inspect.getsource(ranking))
+    made = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    printer = Printer(inspect.getsourcefile(ranking) or "ranking.py", {node.name for node in made})
+    return f"const rank = (() => {{\n{''.join(map(printer.function, made))}return rank;\n}})();\n"
 
 
 def _literal(value: float | list[float]) -> str:

@@ -8,13 +8,14 @@ const tied = (text) => text.replaceAll(" %", "\u00a0%");  // a sign stays on the
 const range = (span) => (span.low === span.high ? `bound ${asTime(span.bound)}` : `${between(span.low, span.high)}; bound ${asTime(span.bound)}`);
 function tiles(view) {
   const { memory, load, at } = view, times = felt(view), { energy } = times, { fits } = memory, would = fits ? "" : "moot", priced = fits && !DATA.pool;
+  const middle = (metric, told) => (load?.stable && load.sorted[metric].length ? `median ${told(quantileOf(load.sorted[metric], 0.5))}; ` : "");
   const fit = fits ? tile(`${asShare(memory.total / memory.capacity)} full`, "memory", `${asBytes(memory.total)} of ${asBytes(memory.capacity)}; ${load ? `${three(load.running)} of ${GROUPED.format(load.slots)} places taken` : `room for ${GROUPED.format(memory.room)} ${counted("sequence", memory.room)}`}`)
     : tile("does not fit", "memory", `${asBytes(memory.needed)} needed, ${asBytes(memory.available)} there`, "bad");
-  const named = (title) => (fits ? title : `${title}, if it fitted`), first = load && !load.stable ? tile("no end", "first token (TTFT)", "grows without end (overload)", "bad") : tile(asTime(times.ttft.time), named(`first token (TTFT)${load ? ", mean" : at.batch > 1 ? `, all ${GROUPED.format(at.batch)}` : ""}`), range(times.ttft), would);
+  const named = (title) => (fits ? title : `${title}, if it fitted`), first = load && !load.stable ? tile("no end", "first token (TTFT)", "grows without end (overload)", "bad") : tile(asTime(times.ttft.time), named(`first token (TTFT)${load ? ", mean" : at.batch > 1 ? `, all ${GROUPED.format(at.batch)}` : ""}`), middle("ttft", asTime) + range(times.ttft), would);
   const running = load ? [tile(three(load.running), "sequences running", `${three(load.rate)} requests/s${"rate" in load.at ? `; at most ${three(load.knee)} can be served` : ""}`)] : [];
   byId("tiles").replaceChildren(
-    tile(asTime(times.tpot.time), named(`time per token (TPOT)${load ? ", mean" : ""}`), range(times.tpot), would), ...(DATA.pool ? [] : [first]),
-    tile(`${three(times.rateUser)} tok/s`, "each user", `${three(times.rateEach)} each GPU${load ? "" : ", prompts included"}`, would), ...running,
+    tile(asTime(times.tpot.time), named(`time per token (TPOT)${load ? ", mean" : ""}`), middle("tpot", asTime) + range(times.tpot), would), ...(DATA.pool ? [] : [first]),
+    tile(`${three(times.rateUser)} tok/s`, "each user", `${middle("tpot", (time) => three(1 / time))}${three(times.rateEach)} each GPU${load ? "" : ", prompts included"}`, would), ...running,
     ...(priceOf(view) && priced ? [tile(asDollars(dollars(view)), "price of 1M output tokens", `at $${priceOf(view)[0]} an hour for each GPU`)] : []),
     ...(energy && priced ? [tile(asEnergy(energy.joules), "energy of a token", `each GPU at ${three(energy.watts)} W`)] : []), fit);
 }
@@ -62,6 +63,7 @@ const TAB_TITLES = { decode: "Decode", prefill: "Prefill", load: "Under load", m
 function tabs() {
   const buttons = TABS.map((name) => make("button", TAB_TITLES[name], { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": `panel-${["decode", "prefill"].includes(name) ? "step" : name}` }));
   byId("tabs").append(...buttons);
+  if (LOADED) byId("panel-step").before(byId("panel-load"));  // on paper, too, the request comes first
   buttons.forEach((button, place) => {
     button.addEventListener("click", () => { tab = TABS[place]; change({}); });
     button.addEventListener("keydown", ({ key: pressed }) => {

@@ -11,7 +11,7 @@ from typing import Any
 
 from rooflinekit.report.look import hues
 from rooflinekit.report.markup import filled, packed, script_hashes, script_json
-from rooflinekit.report.page.loop import loop_source
+from rooflinekit.report.page.loop import loop_source, ranking_source
 
 LIMIT_BYTES = 1_500_000
 """A page is at most this large."""
@@ -68,7 +68,7 @@ def _packed(name: str, text: str) -> str:
 
 def scripts() -> list[str]:
     """The scripts that draw a page, in their order."""
-    return [loop_source(), *((HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS)]
+    return [loop_source(), ranking_source(), *((HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS)]
 
 
 def paragraphs(lines: Iterable[str], kind: str = "facts") -> str:

@@ -10,23 +10,6 @@ function tokenTerms(load) {  // of a mean token behind it [s]: a decode step in 
 }
 const block = ({ tint }, more) => svg("rect", { fill: colour(tint), ...more });
 const timeOf = (terms) => sum(terms.map(({ time }) => time));
-function stripes({ log: { sent, begun, first, end }, e2e, filling }) {  // of the request nearest to the mean: when prompts of others were computed, as shares of the time of its tokens
-  const far = (j) => Math.abs(end[j] - sent[j] - e2e);
-  let own = -1;
-  for (let j = filling; j < end.length; j++) if (end[j] > first[j] && (own < 0 || far(j) < far(own))) own = j;
-  const from = first[own], span = end[own] - from, found = [];
-  for (let j = 0; own >= 0 && j < end.length; j++) if (j !== own && first[j] > from && begun[j] < end[own]) found.push([Math.max((begun[j] - from) / span, 0), Math.min((first[j] - from) / span, 1)]);
-  return joined(found);
-}
-function joined(spans) {  // those that touch, or nearly, are one
-  const ordered = spans.sort((a, b) => a[0] - b[0]), made = [];
-  for (const [since, until] of ordered) {
-    const last = made[made.length - 1];
-    if (last && since - last[1] <= 0.001) last[1] = Math.max(last[1], until);
-    else made.push([since, until]);
-  }
-  return made;
-}
 function enlarged(title, terms, wide, { bound, low, high } = {}) {  // a bar of parts with their numbers; below it bound and interval
   const all = timeOf(terms), most = Math.max(all, high ?? 0), x = (time) => wide * time / most, mark = (time, words, y, tint) => lettered(words, Math.min(Math.max(x(time), 0), wide), y, { fill: colour(tint), "text-anchor": x(time) > wide / 2 ? "end" : "start" });
   let since = 0;
@@ -43,10 +26,10 @@ function requestBars(load, wide) {
   const rest = Math.max(wide - x(until), 0), marked = stripes(load).map(([from, to]) => block({ tint: "prefill" }, { x: x(until) + rest * from, y: top, width: Math.max(rest * (to - from), 0.6), height: tall }));
   const one = x(until) + 0.6 * rest, lens = (from, width, left, tint, { time, high }) => svg("path", { d: `M${from} ${top + tall}H${from + width}L${left + half * time / Math.max(time, high)} ${top + tall + 34}H${left}Z`, fill: colour(tint), opacity: 0.1 });
   const zooms = small() ? [] : [lens(0, x(until), 0, "prefill", load.ttft), ...(osl > 1 ? [lens(one, Math.max(x(tpot.time), 2), half + 28, "decode", tpot)] : [])];
-  const token = osl > 1 ? [enlarged(`A mean token, ${asTime(tpot.time)}`, tokenTerms(load), half, tpot)] : [];
+  const token = osl > 1 ? [enlarged(`Time per token, ${asTime(tpot.time)}`, tokenTerms(load), half, tpot)] : [];
   return [svg("svg", { width: wide, height: top + tall + (small() ? 6 : 36), "font-family": "system-ui, sans-serif", "font-size": 12.5, "dominant-baseline": "central" },
     lettered("sent", 0, 8), lettered(`complete after ${asTime(e2e)}`, wide, 8, { "text-anchor": "end" }), ...begun, block({ tint: "decode" }, { x: x(until), y: top, width: rest, height: tall }), ...marked, svg("rect", { x: one, y: top - 3, width: Math.max(x(tpot.time), 2), height: tall + 6, fill: colour("card"), stroke: colour("ink"), "stroke-width": 0.6 }), ...zooms),
-    make("div", "", { class: "halves" }, enlarged(`To the first token, ${asTime(until)}`, first, half, load.ttft), ...token)];
+    make("div", "", { class: "halves" }, enlarged(`Time to first token, ${asTime(until)}`, first, half, load.ttft), ...token)];
 }
 function laneBars({ log, filling }, wide) {  // waits, its prompt, its tokens: a line for each request; below it how many run
   const { sent, begun, first, end } = log, many = Math.min(LANES, sent.length), from = Math.max(Math.min(Math.max(filling, Math.floor((sent.length - many) / 2)), sent.length - many), 0);

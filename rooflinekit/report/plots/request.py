@@ -16,7 +16,6 @@ from rooflinekit.report.request import LEAST, Request
 from rooflinekit.simulation.outcome import Outcome
 
 _INSIDE = 0.09  # share of a bar that holds its time
-_MOST = 400  # tokens that are drawn one by one
 
 
 def request(answer: Estimate | Outcome, theme: Theme) -> Picture:
@@ -26,13 +25,13 @@ def request(answer: Estimate | Outcome, theme: Theme) -> Picture:
         raise InputError("nothing to draw: no request of a load was played to its end")
     frame = headed("One request, to scale", answer, theme)
     figure, (whole, first, token) = frame.panels(7.2, 4.0, 3, ncols=1)
-    pale = "; pale: prompts of others" if found.token.get("prompts") else ""
-    whole.set_title(f"{shortened(frame.subject)}\n{found.said}{pale}")
+    marked = "; purple among tokens: prompts of others" if found.others_spans else ""
+    whole.set_title(f"{shortened(frame.subject)}\n{found.said}{marked}")
     _whole(whole, found, theme)
-    said = f"the first token, {ms(found.ttft)}", f"a token after it, {ms(found.tpot)}"
+    said = f"time to first token, {ms(found.ttft)}", f"time per token, {ms(found.tpot)}"
     _bar(first, found.first, FIRST, said[0], theme)
     bound = "" if found.bound is None else f"; dashed: datasheet bound {ms(found.bound)}"
-    _bar(token, found.token if found.tokens else {}, TOKEN, said[1] + bound, theme)
+    _bar(token, found.token if found.tokens else {}, TOKEN, said[1] + bound, theme, found.bound)
     if found.bound is not None and found.tokens:
         token.axvline(found.bound, color=theme.ink, lw=1.0, ls="--", gid="bound")
     parts = "; ".join(
@@ -44,21 +43,22 @@ def request(answer: Estimate | Outcome, theme: Theme) -> Picture:
 
 
 def _whole(axes: Axes, found: Request, theme: Theme) -> None:
-    """The first token, and a slice for each token after it, of which the pale end is what prompts of others add."""
+    """The first token, those after it, and between them the prompts of others that the request met."""
+    rest = found.e2e - found.ttft
     axes.barh(0, found.ttft, color=theme.tint("prefill"), height=0.8, gid="first token")
-    count = min(found.tokens, _MOST)
-    each = (found.e2e - found.ttft) / max(count, 1)
-    starts = [found.ttft + each * number for number in range(count)]
-    share = found.token.get("prompts", 0.0) / (found.tpot or 1.0)
-    axes.bar(starts, 0.8, each * (1.0 - share), -0.4, align="edge", color=theme.tint("decode"), lw=0)
-    ends = [start + each * (1.0 - share) for start in starts]
-    axes.bar(ends, 0.8, each * share, -0.4, align="edge", color=theme.paler(theme.tint("prefill"), 0.3), lw=0)
+    axes.barh(0, rest, left=found.ttft, color=theme.tint("decode"), height=0.8, gid="tokens")
+    for since, until in found.others_spans:
+        axes.barh(0, rest * (until - since), left=found.ttft + rest * since, color=theme.tint("prefill"), height=0.8,
+                  lw=0, gid="prompts of others")  # fmt: skip
     _dressed(axes, found.e2e)
     axes.set_xlabel("")
 
 
-def _bar(axes: Axes, parts: Mapping[str, float], names: Mapping[str, TimePart], title: str, theme: Theme) -> None:
-    """One bar in its parts, named above it."""
+def _bar(  # noqa: PLR0913, PLR0917 - a bar with its names, and the line across it
+    axes: Axes, parts: Mapping[str, float], names: Mapping[str, TimePart], title: str, theme: Theme,
+    bound: float | None = None,
+) -> None:  # fmt: skip
+    """One bar in its parts, named above it; times stand beside the line of the bound."""
     whole, left, handles = sum(parts.values()), 0.0, []
     for part, (tint, _, name) in names.items():
         time = parts.get(part, 0.0)
@@ -66,8 +66,11 @@ def _bar(axes: Axes, parts: Mapping[str, float], names: Mapping[str, TimePart], 
             continue
         color = theme.tint(tint)
         axes.barh(0, time, left=left, color=color, edgecolor=theme.paper, lw=0.8, height=0.8, gid=part)
-        if time >= _INSIDE * whole:
-            axes.text(left + time / 2, 0, ms(time), ha="center", va="center", fontsize=7, color=theme.on(color))
+        ends = left, left + time
+        if bound is not None and abs(bound - sum(ends) / 2) < _INSIDE / 2 * whole:
+            ends = (left, bound) if bound - left > left + time - bound else (bound, left + time)
+        if ends[1] - ends[0] >= _INSIDE * whole:
+            axes.text(sum(ends) / 2, 0, ms(time), ha="center", va="center", fontsize=7, color=theme.on(color))
         handles.append(Patch(color=color, label=f"{name} {ms(time)}"))
         left += time
     _dressed(axes, whole or 1.0)
