@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 import rooflinekit as rk
+from rooflinekit.model.timing.calibrated import Regimes, _ends
 from rooflinekit.model.timing.forms import FORMS, parameters
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import InputError, SpecError, UnknownNameError
@@ -514,3 +515,13 @@ def test_a_shipped_file_whose_fits_cannot_be_told_apart_is_refused(tmp_path):
     path.write_text("name: a\nfamilies:\n  gemm:\n    rows: 1\n  - 3\n", encoding="utf-8")
     with pytest.raises(SpecError, match="families: not written as"):
         _divided(path)
+
+
+def test_an_upper_end_falls_no_faster_than_a_product_grows():
+    """Middles at 64, 256, 1,024 and 4,096 rows: t grows as m^0.15 up to 512 rows, as m^0.6 beyond.
+
+    3 / 4^0.15 = 2.437, and 2.437 / 4^0.6 = 1.061.
+    """
+    upper, lower = _ends(Regimes("m", (128.0, 512.0, 2048.0), (3.0, 1.05, 1.05, 1.05)), 1.0, 1.0)
+    assert upper.values == pytest.approx((3.0, 3.0 / 4.0**0.15, 3.0 / 4.0**0.75, 1.05))
+    assert lower.values == pytest.approx((3.0, 1.05, 1.05, 1.05))

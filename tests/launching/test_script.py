@@ -148,6 +148,13 @@ class TestReplicas:
         server = rk.launch("llama-3-8b", engine="sglang", concurrency=users, max_num_seqs=limit).servers[0]
         assert ("--cuda-graph-max-bs-decode", largest) in [setting.args for setting in server.settings]
 
+    @pytest.mark.parametrize("replicas", [2, 8])
+    def test_attention_replicas_of_sglang_lie_inside_its_ranks(self, replicas: int) -> None:
+        (server,) = rk.launch("qwen3-30b-a3b", dp=replicas, ep=replicas, engine="sglang").servers
+        found = [setting.args for setting in server.settings]
+        assert ("--tp-size", str(replicas)) in found
+        assert ("--attn-dp-size", str(replicas)) in found
+
     def test_one_replica_needs_no_devices(self) -> None:
         assert rk.launch("llama-3-8b").servers[0].env() == {}
 

@@ -102,6 +102,13 @@ def test_conversations_that_are_spread_at_random_are_found_less_often():
     assert drawn.prefixes.share(8.0, 1e6) < demand.prefixes.share(8.0, 1e6) - 0.1
 
 
+@pytest.mark.parametrize("peak", [1.0, 4.0])
+def test_caches_see_sessions_as_they_come_at_the_peak(peak):
+    """12 requests/s in the mean, so many times as many at the peak; the sample's end is thin, hence a fifth."""
+    trace = read_demand(ASKED | {"peak": peak}).prefixes.trace
+    assert (len(trace) - 1) / trace.time[-1] == pytest.approx(12.0 * peak * 1.2, rel=0.2)
+
+
 def test_sessions_one_by_one_agree_with_a_cached_plan(answer):
     best = answer.best
     assert "requests of sessions" in best.played
