@@ -31,11 +31,14 @@ _SEVERAL = "its safetensors headers"
 _HEAVIER = 1.25  # than its files: towers and heads that are not counted make a checkpoint heavier, never lighter
 _FORMAT_IN_NAME = r"(?i)(?<![a-z])(fp8|nvfp4|mxfp4|fp4|awq|gptq|int4|int8|w\da\d+|bnb)(?![a-z])"
 _INT8 = {"targets": ["Linear"], "weights": {"num_bits": 8}, "input_activations": {"num_bits": 8}}
+_INT4 = {"targets": ["Linear"], "weights": {"num_bits": 4, "strategy": "group", "group_size": 32}}
 #: What the end of a checkpoint's name says of its weights, as its exporter writes it; GGUF says only what kind of file.
 _STORED: Mapping[str, Mapping[str, Any] | None] = {
     r"fp8(?:-dynamic|-block)?": {"quant_method": "fp8"},
     r"nvfp4|fp4": {"quant_method": "modelopt", "quant_algo": "NVFP4", "exclude_modules": ["lm_head"]},
-    r"awq-4bit": {"quant_method": "awq", "bits": 4, "group_size": 32},  # cyankiwi's, by compressed-tensors
+    r"awq-4bit": {  # cyankiwi's: groups of 32, and scales alone as compressed-tensors has them by default
+        "quant_method": "compressed-tensors", "config_groups": {"group_0": _INT4}, "ignore": ["lm_head"],
+    },
     r"awq(?:-int4)?": {"quant_method": "awq", "bits": 4, "group_size": 128},
     r"gptq(?:-int4|-4bit)?|int4|(?:quantized\.)?w4a16": {"quant_method": "gptq", "bits": 4, "group_size": 128},
     r"gptq-int8|gptq-8bit|(?:quantized\.)?w8a16": {"quant_method": "gptq", "bits": 8, "group_size": 128},
@@ -46,7 +49,7 @@ _STORED: Mapping[str, Mapping[str, Any] | None] = {
     r"gguf": None,
 }  # fmt: skip
 #: Modules that 4-bit integer checkpoints of Qwen's hybrids leave in 16 bit: `dynamic` of Qwen/Qwen3.5-27B-GPTQ-Int4.
-_KEPT: Mapping[str, Any] = {"modules_to_not_convert": ["self_attn", "linear_attn", "shared_expert"]}
+_KEPT = "self_attn", "linear_attn", "shared_expert"
 _TOLD = 3  # differences that one warning names
 _ENDING = r"(?:^[\w-][\w.-]*/)?[\w-][\w.-]*$"
 _LONGEST_NAME = 200
@@ -253,8 +256,11 @@ def _from_library(path: Path, stored: str = "") -> Loaded[Model]:
         if not text.strip():
             root.refuse(key, "is empty")
     section = _STORED.get(stored)
-    if section and section["quant_method"] in ("awq", "gptq") and "linear_num_value_heads" in file.config:
-        section = {**section, **_KEPT}
+    if section and "linear_num_value_heads" in file.config:
+        if section["quant_method"] in ("awq", "gptq"):
+            section = {**section, "modules_to_not_convert": _KEPT}
+        elif _INT4 in section.get("config_groups", {}).values():
+            section = {**section, "ignore": [*section["ignore"], *(f"re:.*{part}.*" for part in _KEPT)]}
     config = {**file.config, "quantization_config": section} if section else file.config
     loaded = model_from_config(config, name=file.name.strip(), origin=str(path))
     used = loaded.value.read_keys

@@ -104,3 +104,13 @@ def test_a_tower_under_another_key_is_said(tmp_path, key):
         line for line in load_model(written(tmp_path, TEXT | {key: {"name": "clip"}})).warnings if "multimodal" in line
     )
     assert said == f"multimodal: only the text decoder is counted, not {key}"
+
+
+def test_a_width_beside_a_tower_is_the_language_models():
+    """Phi-4-multimodal states its text at the top: towers without sizes are those of their class, as by default."""
+    towers = {f"{kind}_config": {"model_type": f"phi4_multimodal_{kind}"} for kind in ("vision", "audio")}
+    text = {"hidden_size": 3072, "num_hidden_layers": 32, "intermediate_size": 8192, "num_attention_heads": 24}
+    alone = tower_weights({"model_type": "phi4_multimodal"} | towers, 3072, [*towers], "config.json")
+    assert tower_weights({"model_type": "phi4_multimodal"} | text | towers, 3072, [*towers], "config.json") == alone
+    assert alone[0] == load_model("phi-4-multimodal").value.tower == 907_982_272
+    assert load_model("voxtral-mini-3b").value.tower == 662_134_784

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from rooflinekit.model.types.errors import SpecError
-from rooflinekit.specs.config.keys import shown
+from rooflinekit.specs.config.keys import shown, usual_keys
 from rooflinekit.specs.files import table_of
 
 _MOST = 10**6  # no size of a tower comes near
@@ -51,13 +51,18 @@ def tower_weights(config: Mapping[str, Any], text: int, keys: list[str], origin:
 
 
 def _size(part: Mapping[str, Any], whole: Mapping[str, Any], said: int | str, where: str) -> int:
-    """A size as towers.yaml says it: of a list (one side each) its first, or that behind a dot; a yes is 1."""
+    """A size as towers.yaml says it: of a list (one side each) its first, or that behind a dot; a yes is 1.
+
+    Of a part that lacks it, what stands beside the part, unless that is a size of the language model.
+    """
     if isinstance(said, int):
         return said
     stated, _, other = said.partition("=")
     key, _, place = stated.partition(".")
     nested = whole.get("text_config")
-    value = part.get(key, whole.get(key, nested.get(key) if isinstance(nested, Mapping) else None))
+    beside = {**(nested if isinstance(nested, Mapping) else {}), **whole}
+    own = part if part is whole or key not in usual_keys() else {key: None, **part}  # a width beside it is the text's
+    value = own.get(key, beside.get(key))
     if place and isinstance(value, list):
         value = value[int(place)] if int(place) < len(value) else None
     if value is None and other:
