@@ -162,7 +162,7 @@ def _serve_engine(told: str, address: tuple[str, int], time: str, streams: int |
         try:
             deployed = Deployed.read(**_options(told))
         except InputError:
-            if path.is_dir() and not (path / "config.json").exists():
+            if told.strip() and " " not in str(path) and path.is_dir() and not (path / "config.json").exists():
                 raise InputError(f"--engine-of {told!r} is a folder without a config.json; give {_SERVED}") from None
             raise
     with listen(host, port) as listening:

@@ -11,8 +11,9 @@ from rooflinekit.decision.planning.classes import ClassFleet, ClassPlan
 from rooflinekit.decision.planning.cost import LOAD_NOTE, Point
 from rooflinekit.decision.planning.fleet import WIDE
 from rooflinekit.decision.planning.inverse import BreakEven, Solution
+from rooflinekit.decision.planning.objective import limits_in_words
 from rooflinekit.decision.planning.over_time import OverTime
-from rooflinekit.decision.planning.plan import Candidate, Fleet, PlanAnswer, limits_in_words, split_name
+from rooflinekit.decision.planning.plan import Candidate, Fleet, PlanAnswer, split_name
 from rooflinekit.decision.planning.rank import OWN_FORMATS
 from rooflinekit.decision.planning.rollout import RolloutPlan
 from rooflinekit.decision.planning.sensitivity import Sized, Swing
@@ -216,7 +217,7 @@ def _facts(best: Candidate) -> Iterator[tuple[str, str]]:
 
 
 def _fleet(fleet: Fleet) -> Iterator[tuple[str, str]]:
-    knee = f", knee {significant(fleet.knee)}" if fleet.knee is not None else ""
+    knee = f", a full engine {significant(fleet.knee)}" if fleet.knee is not None else ""
     settings = ("token_budget", "max_num_seqs", "max_model_len")
     words = [f"{key} {fleet.scenario[key]}" for key in settings if key in fleet.scenario]
     role = {"serve": "replica"}.get(fleet.role, fleet.role)
@@ -312,7 +313,7 @@ def _fleets(plan: ClassPlan) -> CellTable:
         (part,), best = fleet.candidate.fleets, fleet.candidate
         rows.append([str(number), ", ".join(fleet.classes), best.gpu, best.name, f"{fleet.gpus:,}",
                      amount(best.cost.usd_per_hour), percent(1.0 - part.headroom),
-                     ", ".join(part.binds)])  # fmt: skip
+                     limits_in_words(part.binds)])  # fmt: skip
     return CellTable(head, rows, left=(1, 2, 3, 7), gap=1, drop=(7,))
 
 

@@ -56,7 +56,8 @@ def document(outcome: Outcome) -> Document:
     ]  # fmt: skip
     stopped = "; INTERRUPTED, the results are of what was done" if o.interrupted else ""
     if request:
-        asked = Words(*asked.lines, request.answer, *others_words(o.interval80, o.interval))
+        several = o.tpot_ms.mean is not None  # else no answer has a second token
+        asked = Words(*asked.lines, request.answer, *(others_words(o.interval80, o.interval) if several else ()))
     return [
         Section(f"{o.model} on {fleet}{machine(o.gpu, i['gpus'], i)}, {o.engine}", [asked]),
         Section("", [CellTable(["", *_MARKS.values()], rows)]),

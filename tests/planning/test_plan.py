@@ -395,7 +395,8 @@ def test_an_accelerator_too_slow_for_one_user_is_refused_beside_others() -> None
     answer = rk.plan(MODEL, ["h100-sxm", "l40s"], "p95 tpot<12ms", **few)
     assert {candidate.fleets[0].scenario["gpu"] for candidate in answer.candidates} == {"h100-sxm"}
     assert any("l40s" in each.what for each in answer.refused)
-    assert any(each.startswith("l40s has no fleet: p95 TPOT <= 12 ms is missed with") for each in answer.warnings)
+    (said,) = (each for each in answer.warnings if each.startswith("l40s has no fleet with 90 % confidence: "))
+    assert "at the least load of l40s tp1 vllm p95 TPOT <= 12 ms is missed with" in said
 
 
 def test_without_a_price_accelerators_count(quick: PlanAnswer) -> None:

@@ -51,6 +51,16 @@ def test_what_a_measurement_is_worth(question: PlanQuestion) -> None:
     assert all(run[-1] in fit for run in runs)
 
 
+def test_a_run_tells_of_all_pools_that_are_deployed_the_same() -> None:
+    """Both pools are TP4 of one accelerator: one server, the loads of both, and what both save counts once."""
+    (named,) = rk.plan("llama-3.3-70b", "h200-sxm", "p95 ttft<500ms, p95 tpot<25ms", tp=4, rate=30, isl=2000,
+                       osl=300).measure  # fmt: skip
+    assert named.users[-1] == 1  # of the prefill pool
+    assert named.users[0] > 8  # of the decode pool
+    names = {name for words in named.commands for name in words.split() if name.endswith(".json")}
+    assert len(names) == len(named.users)
+
+
 def test_at_expected_times_nothing_is_in_doubt(question: PlanQuestion) -> None:
     half = replace(question, confidence=0.5)
     assert not measurements(half, ranked(half, search(half)))

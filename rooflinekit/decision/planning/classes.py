@@ -23,7 +23,7 @@ import numpy as np
 from rooflinekit.decision.planning.cost import Hosts, added, hosts_of
 from rooflinekit.decision.planning.fleet import Option, Part, loaded_feels
 from rooflinekit.decision.planning.mix import Mix, TrafficClass, read_classes
-from rooflinekit.decision.planning.objective import Objective, missed
+from rooflinekit.decision.planning.objective import Objective, limits_in_words, missed
 from rooflinekit.decision.planning.plan import (
     DEFAULT_SLO,
     Candidate,
@@ -504,7 +504,7 @@ def _why(best: Sequence[_Group], ends: Sequence[Sequence[_Group]]) -> str:
         why = f"the work is {needs[1]:.1f} GPUs apart, rounded up to whole replicas {theirs.gpus}"
     else:
         (part,) = max(other, key=lambda group: group.need).option.parts
-        bound = "the knee" if part.ability.binds == ("knee",) else " and ".join(part.ability.binds)
+        bound = limits_in_words(part.ability.binds)
         why = f"{how}, {bound} binds and the work takes {needs[1]:.1f} GPUs, not {needs[0]:.1f}"
     return f"{head}: {how} fleets cost {more}, since {why}."
 

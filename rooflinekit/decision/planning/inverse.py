@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rooflinekit.decision.planning.capacity import Capacity
 from rooflinekit.decision.planning.demand import read_demand
 from rooflinekit.decision.planning.fleet import Bearer, Option, ability, lay_out
-from rooflinekit.decision.planning.objective import Objective, parse_objectives, refuse_undecoded
+from rooflinekit.decision.planning.objective import Objective, limits_in_words, parse_objectives, refuse_undecoded
 from rooflinekit.decision.planning.over_time import gpu_table
 from rooflinekit.decision.planning.plan import DEFAULT_SLO, PlanAnswer, deployment_name, plan, read_question
 from rooflinekit.decision.planning.profile import Course, flat
@@ -298,7 +298,7 @@ def _under_load(  # noqa: PLR0913, PLR0917 - a question with its parts
     stops = tuple("the users that were tried" if why == "users" else why for why in able.binds)
     number = f"{able.load:,.0f}" if demand.closed else f"{able.load:,.4g}"
     named = f"number of users is {number}" if demand.closed else f"rate is {number} {demand.unit}"
-    answer = f"The largest {named}, limited by {' and '.join(stops)}."
+    answer = f"The largest {named}, limited by {limits_in_words(able.binds)}."
     if slo:
         sure = "if times are as expected, with no margin" if confidence == 0.5 else (
             f"with a probability of at least {confidence * 100:g} %")  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 
@@ -82,6 +82,16 @@ class Objective:
 
 Span = tuple[float, float]
 """Ends of a 90 % interval over what is expected."""
+
+
+def limits_in_words(binds: Iterable[str]) -> str:
+    """What ends a capacity, each once: objectives, an engine that is full at its knee, or no more users than asked.
+
+    >>> limits_in_words(["p95 TPOT <= 50 ms", "knee", "knee"])
+    'p95 TPOT <= 50 ms and a full engine'
+    """
+    words = {"knee": "a full engine", "users": "the users that were tried"}
+    return " and ".join(words.get(what, what) for what in dict.fromkeys(binds))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from os import PathLike
 from typing import Any, Unpack
@@ -26,6 +26,7 @@ from rooflinekit.decision.planning.fleet import WIDE, Option, Part, Reserve
 from rooflinekit.decision.planning.objective import (
     Objective,
     chance,
+    limits_in_words,
     parse_objectives,
     probability_text,
     refuse_undecoded,
@@ -388,15 +389,6 @@ def _worth(measure: Sequence[Measurement]) -> str:
     return f"A measurement would pay: {measure[0]} (-v has the commands)." if measure else ""
 
 
-def limits_in_words(binds: Iterable[str]) -> str:
-    """The objectives that end a capacity, each once; a knee is a full engine.
-
-    >>> limits_in_words(["p95 TPOT <= 50 ms", "knee", "knee"])
-    'p95 TPOT <= 50 ms and a full engine'
-    """
-    return " and ".join("a full engine" if what == "knee" else what for what in dict.fromkeys(binds))
-
-
 def _why(candidates: Sequence[Candidate], lost: Sequence[Candidate], question: PlanQuestion) -> str:
     """Sentence on the limit of the best, and how much dearer the next accelerator or fleet is."""
     best = candidates[0]
@@ -404,7 +396,8 @@ def _why(candidates: Sequence[Candidate], lost: Sequence[Candidate], question: P
         return _not_known(question)
     binds = limits_in_words(what for fleet in best.fleets for what in fleet.binds)
     several = "" if " and " in binds else "s"
-    limit = "A replica serves all users" if binds == "users" else f"{binds} limit{several} a replica"
+    every = all(fleet.binds == ("users",) for fleet in best.fleets)
+    limit = "A replica serves all users" if every else f"{binds} limit{several} a replica"
     limit = limit.replace("a full", "A full", 1) if limit.startswith("a full") else limit
     if not lost:
         return f"{limit}; nothing else that was tried carries the traffic for less."
@@ -480,7 +473,8 @@ def lost_in_words(other: Candidate, best: Candidate, demand: Demand) -> str:
     head = f"{percent(abs(ratio - 1.0))} {('dearer' if ratio > 1 else 'cheaper') if hours else 'more GPUs'}"
     limit = limits_in_words(what for fleet in other.fleets for what in fleet.binds)
     use, its = demand.peak_load / best.gpus, demand.peak_load / other.gpus
-    reasons = [f"each GPU handles {_three(its)} {demand.unit} (the best: {_three(use)}), limited by {limit}"]
+    reasons = [f"each GPU handles {_three(its)} {demand.unit} (the best: {_three(use)})"]
+    reasons += [] if all(fleet.binds == ("users",) for fleet in other.fleets) else [f"limited by {limit}"]
     if hours:
         each = [cost / candidate.gpus for cost, candidate in zip(hours, (other, best), strict=True)]
         if abs(each[0] / each[1] - 1.0) > _CLOSE:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rooflinekit.decision.planning.cost import fleet_watts
@@ -110,9 +110,10 @@ def router_note(question: PlanQuestion, option: Option) -> str:
 
 def warnings(question: PlanQuestion, found: Found, order: Sequence[Ranked]) -> list[str]:
     """Notes for a planner beside the numbers."""
+    bought = {part.replica.gpu for entry in order for part in entry.option.parts}
     notes = [*found.notes, *question.demand.notes]
-    notes += [] if found.interrupted else _without_fleet(question, found, order)
-    unknown = [gpu for gpu, price in question.tariff.prices.items() if price is None]
+    notes += [] if found.interrupted else _without_fleet(question, found, bought)
+    unknown = [gpu for gpu, price in question.tariff.prices.items() if price is None and gpu in bought]
     if unknown:
         notes.append(f"no price is known for {', '.join(unknown)}; give --price {unknown[0]}=USD to compare by cost")
     notes += question.tariff.assumptions
@@ -135,17 +136,18 @@ def warnings(question: PlanQuestion, found: Found, order: Sequence[Ranked]) -> l
     return notes
 
 
-def _without_fleet(question: PlanQuestion, found: Found, order: Sequence[Ranked]) -> Iterator[str]:
+def _without_fleet(question: PlanQuestion, found: Found, bought: Collection[str]) -> Iterator[str]:
     """Say why accelerators that were asked about are not in the table."""
-    bought = {part.replica.gpu for entry in order for part in entry.option.parts}
     for gpu in question.space.gpus:
         if (name := load_accelerator(gpu).value.name) in bought:
             continue
         near = [each for each in found.near if each[0].name.split()[0] == name]
         if near:
             nearest = min(near, key=lambda each: max(one.over for one in each))
-            missed = ", ".join(f"{one.objective} is missed with {one.seconds * 1e3:,.4g} ms" for one in nearest)
-            sure = f" ({question.confidence:.0%} confidence)" if question.deviations > 0.0 else ""
-            yield f"{name} has no fleet: {missed} on {nearest[0].name}, where {nearest[0].cause}{sure}"
+            missed = "; ".join(
+                f"{one.objective} is missed with {one.seconds * 1e3:,.4g} ms, as {one.cause}" for one in nearest
+            )
+            sure = f" with {question.confidence * 100:g} % confidence" if question.deviations > 0.0 else ""
+            yield f"{name} has no fleet{sure}: at the least load of {nearest[0].name} {missed}"
         elif own := [each for each in found.refused if each.what.split()[0] in (gpu, name)]:
             yield f"{name} has no fleet: {own[-1].what}: {own[-1].why}"

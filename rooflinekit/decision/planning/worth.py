@@ -58,7 +58,8 @@ class Measurement(Plain):
     def __str__(self) -> str:
         less = f"a fleet of {self.gpus_after:,} GPUs that is known to hold"
         worth = less if self.usd_per_month is None else f"${self.usd_per_month:,.0f} a month less"
-        users = " and ".join(map(str, self.users))
+        *most, last = map(str, self.users)
+        users = f"{', '.join(most)} and {last}" if most else last
         users += " user" if self.users == (1,) else " users"
         return f"{worth}: {users} on {self.gpus} {self.gpu}, {max(math.ceil(self.minutes), 2)} minutes"
 
@@ -74,27 +75,38 @@ def measurements(question: PlanQuestion, order: Sequence[Ranked]) -> list[Measur
     for entry in order:
         if entry.option.kind != "mixed":
             firsts.setdefault(entry.option.names, entry.option)
-    found = list[tuple[Option, Part]]()
+    found = list[tuple[Option, list[Part]]]()
     for option in [*firsts.values()][:_DEPLOYMENTS]:
         question.progress("size fleets as after a measurement", len(found), len(firsts))
-        for part in option.parts:  # each pool is another deployment: a run of one says nothing of the other
-            if _run(question, part, 1, "") is None:
+        for parts in _deployments(option):
+            if _run(question, parts[0], 1, "") is None:
                 continue
-            after = _after(question, option, part)
+            after = _after(question, option, parts)
             dearer = not all(each.working for each in best.parts) or rank(after) < rank(best)
             if all(each.working for each in after.parts) and dearer:
-                found.append((after, part))
+                found.append((after, parts))
     named: list[Measurement] = []
-    for after, part in sorted(found, key=lambda each: rank(each[0])):
+    for after, parts in sorted(found, key=lambda each: rank(each[0])):
         if sum(len(each.users) for each in named) < MOST - 1:
-            named.append(_measurement(question, part, after, best))
+            named.append(_measurement(question, parts, after, best, len(named) + 1))
     return named
 
 
-def _after(question: PlanQuestion, option: Option, measured: Part) -> Option:
-    """The fleet as it is sized after a run of one of its parts, which is of another that is deployed the same too."""
-    alike = [part.replica.scenario == measured.replica.scenario for part in option.parts]
-    left = (_left(question, part) if same else 1.0 for part, same in zip(option.parts, alike, strict=True))
+def _deployments(option: Option) -> list[list[Part]]:
+    """The parts by what is deployed: a run of one deployment says nothing of another, and tells of all pools of it."""
+    found: list[list[Part]] = []
+    for part in option.parts:
+        same = next((each for each in found if each[0].replica.scenario == part.replica.scenario), None)
+        if same is None:
+            found.append([part])
+        else:
+            same.append(part)
+    return found
+
+
+def _after(question: PlanQuestion, option: Option, measured: Sequence[Part]) -> Option:
+    """The fleet as it is sized after runs of some of its parts."""
+    left = (_left(question, part) if part in measured else 1.0 for part in option.parts)
     parts = (replace(part, deviations=question.deviations * share)
              for part, share in zip(option.parts, left, strict=True))  # fmt: skip
     return replace(option, parts=tuple(parts)).sized(question.demand, question.slo, question.reserve)
@@ -111,27 +123,35 @@ def _left(question: PlanQuestion, part: Part) -> float:
     return max(shares, default=1.0)
 
 
-def _measurement(question: PlanQuestion, part: Part, after: Option, best: Option) -> Measurement:
-    demand, scenario = question.demand, part.replica.scenario
-    users = max(round(float(part.bearer.in_flight(part.seen(demand), part.load(demand)).users)), 1)
-    points = tuple(dict.fromkeys((users, max(users // _FEWER, 1))))
-    felt = part.bearer.feel(part.seen(demand), part.load(demand), known=True)
+def _points(question: PlanQuestion, part: Part) -> tuple[int, ...]:
+    """Users at the load of a part, and fewer; of prompts alone one."""
+    load = part.bearer.in_flight(part.seen(question.demand), part.load(question.demand))
+    users = max(round(float(load.users)), 1)
+    return users, max(users // _FEWER, 1)
+
+
+def _measurement(
+    question: PlanQuestion, parts: Sequence[Part], after: Option, best: Option, number: int
+) -> Measurement:  # fmt: skip
+    demand, replica = question.demand, parts[0].replica
+    points = tuple(sorted({users for part in parts for users in _points(question, part)}, reverse=True))
+    felts = [part.bearer.feel(part.seen(demand), part.load(demand), known=True) for part in parts]
     sure = all(each.working for each in best.parts)
     hours = [question.tariff.per_hour(each) if sure else None for each in (best, after)]
     saved = None if hours[0] is None or hours[1] is None else (hours[0] - hours[1]) * MONTH_HOURS
     return Measurement(
-        gpu=part.replica.gpu,
-        scenario=scenario,
+        gpu=replica.gpu,
+        scenario=replica.scenario,
         users=points,
-        minutes=len(points) * PER_USER * felt.value("e2el", None) / 60.0,
-        gpus=part.replica.gpus,
+        minutes=len(points) * PER_USER * max(felt.value("e2el", None) for felt in felts) / 60.0,
+        gpus=replica.gpus,
         gpus_after=after.gpus,
         usd_per_month=saved,
-        commands=tuple(_commands(question, part, points)),
+        commands=tuple(_commands(question, parts[0], points, number)),
     )
 
 
-def _commands(question: PlanQuestion, part: Part, points: Sequence[int]) -> Iterator[str]:
+def _commands(question: PlanQuestion, part: Part, points: Sequence[int], number: int) -> Iterator[str]:
     """Commands to start the server, measure each load, and take the files back into the prediction."""
     scenario = part.replica.scenario
     told = {key: each for key, each in scenario.items() if key not in ("model", "cached") and each not in (1, False)}
@@ -139,14 +159,13 @@ def _commands(question: PlanQuestion, part: Part, points: Sequence[int]) -> Iter
         f"--{key.replace('_', '-')}" if each is True else f"--{key.replace('_', '-')} {shlex.quote(str(each))}"
         for key, each in told.items()
     )  # fmt: skip
-    model = shlex.quote(question.model)
+    model, made = shlex.quote(question.model), f"{part.replica.gpu}-{number}"
     yield f"rooflinekit launch {model} {flags}"
-    files = [f"{part.replica.gpu}-{users}.json" for users in points]
+    files = [f"run-{number}-{users}.json" for users in points]
     for users, file in zip(points, files, strict=True):
         yield _run(question, part, users, file) or ""
-    made = f"{part.replica.gpu}.yaml"
-    yield f"rooflinekit calibrate {' '.join(files)} --model {model} {flags} --out {made}"
-    yield f"rooflinekit plan {model} --gpu {scenario['gpu']} --calibration {made}  # and the rest of the question"
+    yield f"rooflinekit calibrate {' '.join(files)} --model {model} {flags} --out {made}.yaml"
+    yield f"rooflinekit plan {model} --gpu {scenario['gpu']} --calibration {made}.yaml  # and the rest of the question"
 
 
 def _run(question: PlanQuestion, part: Part, users: int, file: str) -> str | None:

@@ -67,6 +67,6 @@ def _sentence(book: Book) -> Cell:
     )
     cost = when(known(year), joined(", for ", as_text(year), " USD a year"), ", at a price to be entered on sheet GPUs")
     felt = joined(". P95: first token ", as_text(ttft), " ms, then ", as_text(tpot, 1), " ms a token.")
-    served = joined(book.named["in_model"], " on ", book.named["in_gpu"], ": ", fleet, " at ", as_text(peak, 1))
+    served = joined(book.named["in_model"], " on ", book.named["in_gpu"], ": ", fleet, " at ", as_text(peak, 2))
     found = joined(served, " requests a second", cost, when(known(ttft), felt, "."))
     return when(known(book.named["out_replicas"]), found, joined("No fleet: ", book.named["out_fleet_reason"]))

@@ -80,7 +80,7 @@ def why_not(calculation: Calculation, curve: Curve) -> Cell:
     return when(constants.offered, when(stale.equals(""), words, stale), constants.reason)
 
 
-_FAILS = " misses its objective at no load"
+_FAILS = " misses its objective even without load"
 
 
 def fleet_status(calculation: Calculation) -> Cell:
