@@ -200,7 +200,7 @@ def shapes(model: str, *, to: CommandOutput, **scenario: Any) -> None:
     leave=("allow_oom",),
 )
 def launch(model: str | None, *, to: CommandOutput, target: str | None = None, **scenario: Any) -> None:
-    """Write a deployment or a plan as commands and configuration of vLLM, SGLang, TensorRT-LLM or llama.cpp."""
+    """Write a deployment or a plan for vLLM, SGLang, TensorRT-LLM or llama.cpp: commands, configuration, manifests."""
     from rooflinekit.decision.launching.launch import launch as export
     from rooflinekit.decision.launching.launch import launch_script
 
