@@ -560,6 +560,16 @@ avail mem=2.93 GB, mem usage=0.29 GB.
         alone, both = read_startup("s.log", SGLANG_LOG), read_startup("s.log", SGLANG_LOG + drafted)
         assert (both.weight_bytes, both.kv_bytes) == (alone.weight_bytes, alone.kv_bytes)
 
+    def test_sizes_are_of_the_last_start_as_tokens_are(self) -> None:
+        start = "server_args=ServerArgs(model_path='x', mem_fraction_static={0})\nKV Cache is allocated. #tokens: {1}, "
+        start += "K size: {2} GB, V size: {2} GB\nmax_total_num_tokens={1}\n"
+        first, last = start.format(0.9, 442368, 27.0), start.format(0.6, 245760, 15.0)
+        for text in (last, first + last):
+            found = read_startup("s.log", text)
+            assert (found.kv_bytes, found.kv_tokens) == (30.0 * GIB, 245_760)
+        with pytest.raises(SpecError, match="s.log: the engine says '1.2.3'"):
+            read_startup("s.log", start.format(0.9, 1, "1.2.3"))
+
     def test_the_estimate_of_graphs_is_what_the_pool_pays_for(self) -> None:
         # LMCache issue 3430, vLLM 0.21
         log = "(EngineCore pid=4108) INFO [gpu_model_runner.py:6142] Estimated CUDA graph memory: 0.52 GiB total\n"

@@ -66,11 +66,11 @@ def read_startup(source: str, text: str) -> StartUp:
     >>> read_startup("log", log).kv_tokens
     178880
     """
-    every = {engine: _found(quantities, text) for engine, quantities in _patterns().items()}
-    engine = max(every, key=lambda name: len(every[name]))
-    said = every[engine]
-    plain = {name: value[0].replace(",", "") for name, value in said.items()}
     try:
+        every = {engine: _found(quantities, text) for engine, quantities in _patterns().items()}
+        engine = max(every, key=lambda name: len(every[name]))
+        said = every[engine]
+        plain = {name: value[0].replace(",", "") for name, value in said.items()}
         number = {name: number_of(word) for name, word in plain.items() if word.replace(".", "", 1).isdigit()}
         size = {name.removesuffix("_size"): number_of(value[0], -MOST) * _SIZES[value[1]]
                 for name, value in said.items() if name.endswith("_size") and len(value) > 1}  # fmt: skip
@@ -176,14 +176,16 @@ def _last(text: str, word: str) -> str:
 def _found(quantities: Mapping[str, Sequence[re.Pattern[str]]], text: str) -> dict[str, tuple[str, ...]]:
     """The groups of the last line of each quantity, by the newest pattern that matches.
 
-    Of sizes that SGLang says for a model and then for its draft, the model's, which are the larger ones.
+    Of sizes that SGLang says at its last start for a model and then for its draft, the model's, which are the larger.
     """
-    found = {}
+    found, sglang = {}, quantities is _patterns()["sglang"]
+    start = text.rfind("ServerArgs(")
     for name, lines in quantities.items():
         for line in lines:
-            if matches := [hit.groups() for hit in line.finditer(text)]:
-                drafted = quantities is _patterns()["sglang"] and name in _DRAFTED
-                found[name] = max(matches, key=lambda groups: float(groups[0])) if drafted else matches[-1]
+            if matches := list(line.finditer(text)):
+                drafted = [hit for hit in matches if hit.start() > start] if sglang and name in _DRAFTED else []
+                hit = max(drafted, key=lambda hit: number_of(hit[1])) if drafted else matches[-1]
+                found[name] = hit.groups()
                 break
     return found
 
