@@ -443,6 +443,11 @@ def test_scores_of_lm_eval_as_it_prints_them_are_named(tmp_path: Path) -> None:
             runs_of(tmp_path, text, "scores.txt")
 
 
+def test_scores_below_a_start_up_log_leave_it_to_be_read(tmp_path: Path) -> None:
+    (start,) = read_measurements(written(tmp_path, "lm_eval.log", SGLANG_LOG + LM_EVAL))
+    assert start.kv_tokens == 171_008
+
+
 def test_the_columns_of_llama_bench_are_options(tmp_path: Path) -> None:
     run = only(tmp_path, OFFLOADED, "b.md")
     said = {"weights": "q4_k_m", "kv": "q8_0", "resident_layers": 99, "token_budget": 1024, "n_cpu_moe": 10}
@@ -567,7 +572,7 @@ avail mem=2.93 GB, mem usage=0.29 GB.
         for text in (last, first + last):
             found = read_startup("s.log", text)
             assert (found.kv_bytes, found.kv_tokens) == (30.0 * GIB, 245_760)
-        with pytest.raises(SpecError, match="s.log: the engine says '1.2.3'"):
+        with pytest.raises(SpecError, match=r"s\.log: the engine says '1\.2\.3'"):
             read_startup("s.log", start.format(0.9, 1, "1.2.3"))
 
     def test_the_estimate_of_graphs_is_what_the_pool_pays_for(self) -> None:

@@ -69,10 +69,10 @@ def read_measurements(path: Path) -> list[MeasuredRun | StartUp]:
     if kind in _TEXTS:
         found.append(_TEXTS[kind](source, text))
     elif kind == "text":
-        runs = read_pasted(source, text, from_json)
-        if not runs:
-            refuse_text(source, text)
-        found += [*(read_startups(source, text) if is_startup(text) else ()), *runs]
+        runs, starts = read_pasted(source, text, from_json), read_startups(source, text) if is_startup(text) else []
+        if not runs and not any(each.kv_bytes or each.kv_tokens or each.weight_bytes for each in starts):
+            refuse_text(source, text)  # lm-eval's own line has a setting or two
+        found += [*starts, *runs]
     elif not found and kind in ("json", "harness"):
         found += [one for name, data in _objects(path, source, text) for one in from_json(name, data)]
     if not found:
