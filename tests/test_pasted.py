@@ -549,9 +549,10 @@ class TestLogs:
         log = f"{start}\nAvailable KV cache memory: {{}} GiB\n"
         cold = "backends.py: Compiling a graph for compile range (1, 8192) takes 4.92 s\n"
         for text, said in (
-            (cold + log.format(40.0), True),
+            (log.format(54.3) + cold + log.format(40.0), False),  # the last start has the results of the first
+            (log.format(40.0) + cold, True),
             (log.format(40.0), False),
-            (cold + log.format(54.3), False),
+            (log.format(54.3) + cold, False),
         ):
             notes = compare(written(tmp_path, "v.log", text), gpu="h100-sxm").runs[0].notes
             assert any("the engine compiled at this start" in note for note in notes) is said

@@ -26,6 +26,7 @@ _TOLD_ABOVE_ONE = ("pp", "dp", "api_servers", "stream_interval", "scheduler_recv
 _DRAFTED = ("weight_size", "key_size", "value_size", "graph_size")
 _DIVIDED = 1.05  # tokens of all sequences of the longest length, over those that are printed, above rounding
 _BEGIN = 1 << 20  # characters of a file within which an engine says how it starts
+_STARTED, _COMPILED = "Initializing a V1 LLM engine", "Compiling a graph for"  # lines of vLLM
 _NO_ENGINE = ("formats", "caches", "prefixes")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _GGUF = re.compile(r"\b((?:I?Q|TQ)\d\w*?)(?: - (?:([SML])\w+))?(?: MoE)?$")
@@ -109,7 +110,8 @@ def read_startup(source: str, text: str) -> StartUp:
         printed_tokens=round(printed) if divided and printed else None, state_bytes=states or None,
         graph_bytes=size.get("graph"), activation_bytes=size.get("activation"), called=model,
         draft=said.get("draft", (None,))[0], draft_tokens=int(number.get("drafted", 0.0)),
-        stored=stored if stored not in ("", "None") and "weights" not in told else None, compiled="compiled" in said,
+        stored=stored if stored not in ("", "None") and "weights" not in told else None,
+        compiled=text.rfind(_COMPILED) > text.rfind(_STARTED),
     )  # fmt: skip
 
 
