@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -342,6 +343,15 @@ class TestLlamaServer:
         assert any("a slot has" in note for note in made.notes)
         with pytest.raises(rk.DoesNotFitError, match=r"200 slots of 1280 tokens do not fit: .*--max-num-seqs 118"):
             rk.launch("llama-3-8b", "rtx-4090", max_num_seqs=200, **asked)
+
+    def test_what_the_server_allocates_fits(self) -> None:
+        """llama.cpp rounds the tokens of each slot up to 256s (n_ctx_seq in src/llama-context.cpp)."""
+        asked: dict[str, Any] = {"engine": "llama.cpp", "kv": "q8_0", "max_num_seqs": 50, "osl": 256}
+        server = rk.launch("llama-3-8b", "rtx-4090", isl=1024, **asked).servers[0]
+        a_slot = int(options(server)["--ctx-size"] or 0) / 50
+        assert 50 * math.ceil(a_slot / 256) * 256 <= server.prediction.kv_pool_tokens < 50 * 11 * 256
+        with pytest.raises(rk.DoesNotFitError, match=r"50 slots of 2816 tokens do not fit: .*--max-num-seqs 48"):
+            rk.launch("llama-3-8b", "rtx-4090", isl=2400, **asked)  # 2656, for which there would be room
 
     def test_what_the_host_keeps_is_said(self) -> None:
         asked: dict[str, Any] = {"engine": "llama.cpp", "weights": "q4_k_m"}

@@ -27,6 +27,7 @@ HEAD = "HEAD-HOST"  #: address of the first of several hosts, for a user to repl
 _GRAPHS = 512  # sequences: the largest batch for which vLLM captures graphs by default (config/vllm.py)
 _PREFILL = 16_384  # tokens of SGLang's --max-prefill-tokens by default
 _LOGICAL = 2_048  # tokens of llama.cpp's --batch-size by default
+_PADDED = 256  # tokens to whose multiples llama.cpp rounds a slot up (n_ctx_seq in src/llama-context.cpp)
 
 
 def wishes(target: Target) -> list[Wish]:
@@ -305,11 +306,12 @@ def _of_a_slot(target: Target) -> int:
     The cache of every slot is there from the start.
     """
     inputs, slots = target.estimate.inputs, target.sequences
-    room, request = target.estimate.memory.kv_pool_tokens // slots, int(inputs["isl"]) + int(inputs["osl"])
+    pool, request = target.estimate.memory.kv_pool_tokens, int(inputs["isl"]) + int(inputs["osl"])
+    room, request = pool // slots // _PADDED * _PADDED, math.ceil(request / _PADDED) * _PADDED
     if room < request:
         raise DoesNotFitError(
-            f"{slots} slots of {request} tokens do not fit: there is room for {target.estimate.memory.kv_pool_tokens} "
-            f"tokens; use --max-num-seqs {max(target.estimate.memory.kv_pool_tokens // request, 1)} at most"
+            f"{slots} slots of {request} tokens do not fit: there is room for {pool} tokens, and slots have whole "
+            f"{_PADDED}s; use --max-num-seqs {max(pool // request, 1)} at most"
         )
     return min(target.longest, room)
 
