@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import numpy as np
@@ -15,7 +16,7 @@ from typer.testing import CliRunner
 from rooflinekit.cli.app import app
 from rooflinekit.estimation.options import options_of
 from rooflinekit.estimation.scenario import Guarding
-from rooflinekit.evidence.benchmark_runs import Given
+from rooflinekit.evidence.benchmark_runs import Given, Posed
 from rooflinekit.evidence.guard import ASSUMED, RUN_TO_RUN, UNITS, BenchmarkValue, _kernels, guard, read_readings
 from rooflinekit.model.types.errors import InputError, SpecError
 
@@ -372,5 +373,18 @@ def test_a_run_of_latency_or_requests_alone_is_judged_by_what_it_has(tmp_path):
     (rate,) = guard([throughput], isl=214, **said).checks
     assert (rate.regressed, rate.rate) == (True, True)
     assert rate.measured == pytest.approx(0.2 * 200)
+    assert rate.name == "model in flight=1000: output tok/s"
     assert rate.change == pytest.approx(rate.expected / rate.measured - 1.0)
-    assert not guard([throughput], [throughput]).regressions
+    (own,) = (same := guard([throughput], [throughput])).checks
+    assert not same.regressions and own.name == "model in flight=1000: requests/s"
+
+
+def test_a_rate_of_which_no_end_is_known_is_judged_by_nothing(tmp_path, monkeypatch):
+    """An interval that ends at no rate at all, as of times without an upper end, has no slow-down for a limit."""
+    path = tmp_path / "throughput.json"
+    many = {"elapsed_time": 61.2, "num_requests": 1000, "total_num_tokens": 414000}
+    path.write_text(json.dumps(many | {"requests_per_second": 0.2, "tokens_per_second": 80.0}))
+    predict = Posed.predict
+    monkeypatch.setattr(Posed, "predict", lambda posed: replace(predict(posed), ends={"output_tok_s": (0.0, 1e4)}))
+    with pytest.raises(InputError, match="nothing can be predicted"):
+        guard([path], isl=214, model="llama-2-7b", gpu="rtx-4090")

@@ -58,6 +58,7 @@ _IN_BRACKETS = re.compile(r"(.*?)\s*[(\[]\s*([^()\[\]]+?)\s*[)\]]")
 _P10_TO_P90 = 2.563  # standard deviations of a normal distribution between them
 _QUARTILES = 1.349
 _SERVED = {"ttft_ms": "ttft", "tpot_ms": "tpot", "e2e_ms": "e2e"}
+_OUTPUT, _REQUESTS = "output tok/s", "requests/s"  # at the end of names
 _MEAN, _NOISE = "nv/cold/time/gpu/mean", "nv/cold/time/gpu/stdev/relative"
 _BATCH = "nv/batch/time/gpu/mean"  # where isolated launches were left out
 
@@ -202,9 +203,9 @@ def _served_readings(run: MeasuredRun) -> Iterator[BenchmarkValue]:
         if value := getattr(run, part).middle[1]:
             yield BenchmarkValue(f"{said}: {part.upper()}", value * 1e-3, run=run, metric=metric)
     if run.output_tok_s:
-        yield BenchmarkValue(f"{said}: output", run.output_tok_s, rate=True, run=run, metric="output_tok_s")
+        yield BenchmarkValue(f"{said}: {_OUTPUT}", run.output_tok_s, rate=True, run=run, metric="output_tok_s")
     elif run.request_s:
-        yield BenchmarkValue(f"{said}: requests", run.request_s, rate=True, run=run, metric="request_s")
+        yield BenchmarkValue(f"{said}: {_REQUESTS}", run.request_s, rate=True, run=run, metric="request_s")
 
 
 def _named(first: str, cells: Mapping[str, Any]) -> str:
@@ -537,9 +538,9 @@ def _served(rows: Sequence[BenchmarkValue], given: Given, notes: Counter[str]) -
             notes["no calibration, or more load than can be served"] += len(own)
             continue
         if output := posed.run.output_tok_s:  # of requests, where the user says what the file leaves out
-            own = [replace(row, value=output, metric="output_tok_s") if row.metric == "request_s" else row
-                   for row in own]  # fmt: skip
-        own = [row for row in own if row.metric in expected.ends]
+            own = [replace(row, name=row.name.removesuffix(_REQUESTS) + _OUTPUT, value=output, metric="output_tok_s")
+                   if row.metric == "request_s" else row for row in own]  # fmt: skip
+        own = [row for row in own if all(0.0 < end < math.inf for end in expected.ends.get(row.metric, (0.0,)))]
         beaten += sum(each.impossible for each in metrics_of(run, expected) if each.metric in _SERVED)
         gap, more = attribute(run, expected, posed.load), max(posed.load.osl.mean - 1.0, 1.0)
         for row in own:
