@@ -56,21 +56,24 @@ GIVEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("part", range(8))
-def test_a_key_that_is_absent_is_read_as_its_class_takes_it_or_refused(part):
-    """A default config without one of its keys is the same network: transformers' own classes build it so."""
-    for name in list(FACTS)[part::8]:
-        config = unpacked(FACTS[name]["config"])
+def test_a_key_that_is_absent_is_read_as_its_class_takes_it_or_refused():
+    """A default config without one of its keys is the same network: transformers' own classes build it so.
+
+    Of 3,245 keys, sizes that no class has a default for here are refused where they are absent.
+    """
+    taken = 0
+    for name, fact in FACTS.items():
+        config = unpacked(fact["config"])
         right = count_parameters(model_from_config(config, name=name, origin=name).value).total
         for key in config.keys() - DERIVED - {"model_type", "text_config"}:
             if (name, key) in GIVEN:
                 continue
+            less = {each: value for each, value in config.items() if each != key}
             with suppress(SpecError, ArchitectureError):
-                part = {each: value for each, value in config.items() if each != key}
-                assert count_parameters(model_from_config(part, name=name, origin=name).value).total == right, (
-                    name,
-                    key,
-                )
+                found = count_parameters(model_from_config(less, name=name, origin=name).value).total
+                assert found == right, (name, key)
+                taken += 1
+    assert taken >= 2_298, "keys are refused that were read; where more are read, raise the number"
 
 
 FILES = Path(__file__).parents[2].parent / "shared" / "data" / "files"

@@ -85,6 +85,7 @@ def model_from_config(
         warnings.append(f"read as {kind}, as asked, in place of {shown(said)}{less}")
     model_type, family = _identify({**config, "model_type": kind} if kind else config, origin)
     own = class_defaults(model_type)
+    # the class's own come first for the order in which keys are filled, and again since they win over the family's
     defaults = {**own, **family.defaults, **own, **({} if config is outer else family.nested)}
     for key in family.first:  # sizes of text and images
         if isinstance(pair := config.get(key), list) and pair:
