@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from rooflinekit.model.types.errors import SpecError
 from rooflinekit.report.catalogue import entry
 from rooflinekit.specs import load_model
 from rooflinekit.specs.config.towers import tower_weights
+from rooflinekit.specs.config.vision import read_vision
 
 PARTS = ("vision_config", "audio_config")
 
@@ -52,6 +54,29 @@ def test_towers_have_the_weights_of_their_class(kind, text, config, weights):
     """Counted by torch's meta device on the default config of each class in transformers 5.24.0."""
     keys = [key for key in PARTS if key in config]
     assert tower_weights({"model_type": kind} | config, text, keys, "config.json") == (weights, keys)
+
+
+TOWERS = json.loads(Path(__file__).with_name("towers.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("kind", "text", "config", "weights"), TOWERS)
+def test_towers_have_the_weights_of_their_class_with_changed_sizes(kind, text, config, weights):
+    """Counted by torch's meta device (2.13.0) beside the language model, in transformers 5.24.0.
+
+    Each class is built by default and with the sizes that are stated here.
+    """
+    whole = {"model_type": kind} | config
+    vision = read_vision(whole, text, "config.json")
+    keys = [key for key in config if key.endswith(PARTS) and not (vision and key == "vision_config")]
+    counted, _ = tower_weights(whole, text, keys, "config.json")
+    assert (vision.parameters if vision else 0) + counted == weights
+
+
+def test_sizes_of_a_tower_are_its_own():
+    """A size that a tower leaves out is that of its class, whatever the language model has under the same name."""
+    tower = {"vision_config": {"model_type": "qwen2_5_vl_vision"}}
+    config = {"model_type": "hyperclovax_vision_v2", "text_config": {"num_key_value_heads": 2}, **tower}
+    assert tower_weights(config, 4096, ["vision_config"], "config.json") == (3097709312, ["vision_config"])
 
 
 TEXT = {
@@ -96,6 +121,12 @@ def test_a_size_that_cannot_be_is_refused(tmp_path):
     for size in (-1, "wide", 10**9):
         with pytest.raises(SpecError, match=r"vision_config\.hidden_size = .* is no size of a tower"):
             load_model(written(tmp_path, LFM | {"text_config": TEXT, "vision_config": SIGLIP | {"hidden_size": size}}))
+
+
+def test_a_patch_of_no_size_is_refused():
+    tower = {"model_type": "siglip_vision_model", "patch_size": 0}
+    with pytest.raises(SpecError, match=r"config\.json: vision_config: a size that divides others is 0"):
+        tower_weights({"model_type": "paligemma", "vision_config": tower}, 2048, ["vision_config"], "config.json")
 
 
 @pytest.mark.parametrize("key", ["img_processor", "audio_processor", "mm_vision_tower", "visual"])

@@ -33,12 +33,11 @@ from rooflinekit.specs.config.refusals import (
     unidentified,
     unknown_keys,
 )
-from rooflinekit.specs.config.towers import tower_weights
+from rooflinekit.specs.config.towers import TOWER, tower_weights
 from rooflinekit.specs.config.vision import read_vision
 from rooflinekit.specs.locate import Loaded
 
 _WIDE = ", ".join(dtype.value for dtype in Dtype if dtype.is_wide)
-_TOWER = r".*(?:vision|visual|audio|speech|image|vit).*_config|(?:img|audio)_processor|mm_vision_tower|visual"
 #: `architectures` of configs that have no `model_type`.
 _ARCHITECTURES = {"Grok1ModelForCausalLM": "grok-1", "Grok1ForCausalLM": "grok-2"}
 _HEADED = r"(?:ForCausalLM|ForConditionalGeneration|LMHeadModel)$"
@@ -84,7 +83,7 @@ def model_from_config(
         less = f": {uncosted()[said].partition(';')[0]}, which is not counted" if said in uncosted() else ""
         warnings.append(f"read as {kind}, as asked, in place of {shown(said)}{less}")
     model_type, family = _identify({**config, "model_type": kind} if kind else config, origin)
-    own = class_defaults(model_type)
+    own = {**class_defaults(model_type), **({} if config is outer else class_defaults(str(outer.get("model_type"))))}
     # the class's own come first for the order in which keys are filled, and again since they win over the family's
     defaults = {**own, **family.defaults, **own, **({} if config is outer else family.nested)}
     for key in family.first:  # sizes of text and images
@@ -98,7 +97,7 @@ def model_from_config(
     model = _assemble(Reading(keys, family, warnings), name, quant_config)
     if (vision := read_vision(outer, model.hidden, origin)) is not None:
         model = replace(model, vision=vision, tower=vision.parameters)
-    towers = [key for key in outer if outer[key] and re.fullmatch(_TOWER, key)]
+    towers = [key for key in outer if outer[key] and re.fullmatch(TOWER, key)]
     beside = [key for key in towers if vision is None or key != "vision_config"]
     weights, counted = tower_weights(outer, model.hidden, beside, origin)
     model = replace(model, tower=model.tower + weights)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from rooflinekit.model.types.errors import SpecError
-from rooflinekit.specs.config.keys import shown, usual_keys
+from rooflinekit.specs.config.keys import shown
 from rooflinekit.specs.files import table_of
 
+#: Keys of a config that hold parts of a multimodal model; a few models have others.
+TOWER = r".*(?:vision|visual|audio|speech|image|vit|vq).*_config|(?:img|audio)_processor|mm_vision_tower|visual"
 _MOST = 10**6  # no size of a tower comes near
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
 
@@ -28,10 +31,11 @@ def tower_weights(config: Mapping[str, Any], text: int, keys: list[str], origin:
     >>> tower_weights(config, 4096, ["audio_config"], "config.json")
     (642215936, ['audio_config'])
     """
-    if not keys:
+    if not keys and not any(key.endswith("encoder_config") for key in config):
         return 0, []
     kind = config.get("model_type")
     row = _table()["models"].get(kind, {}) if isinstance(kind, str) else {}
+    keys = [*keys, *(key for key in row if key in config and not re.fullmatch(TOWER, key))]
     sizes, total, counted = {"text": text}, 0, []
     for key in keys:
         part = config.get(key)
@@ -41,39 +45,43 @@ def tower_weights(config: Mapping[str, Any], text: int, keys: list[str], origin:
         )
         if found is None or not isinstance(part, Mapping):
             continue
-        sizes |= {name: _size(part, config, said, f"{origin}: {key}") for name, said in found["sizes"].items()}
-        total += _value(found["weights"], sizes)
+        sizes |= {name: _size(part, said, f"{origin}: {key}") for name, said in found["sizes"].items()}
+        total += _value(found["weights"], sizes, f"{origin}: {key}")
         counted.append(key)
     if counted and "joins" in row:
-        sizes |= {name: _size(config, config, said, origin) for name, said in row.get("sizes", {}).items()}
-        total += _value(row["joins"], sizes)
+        nested = config.get("text_config")
+        whole = {**nested, **config} if isinstance(nested, Mapping) else config
+        sizes |= {name: _size(whole, said, origin) for name, said in row.get("sizes", {}).items()}
+        total += _value(row["joins"], sizes, origin)
     return total, counted
 
 
-def _size(part: Mapping[str, Any], whole: Mapping[str, Any], said: int | str, where: str) -> int:
-    """A size as towers.yaml says it: of a list (one side each) its first, or that behind a dot; a yes is 1.
+def _size(config: Mapping[str, Any], said: int | str, where: str) -> int:
+    """A size as towers.yaml says it: of a list (one side each) its first; a yes is 1.
 
-    Of a part that lacks it, what stands beside the part, unless that is a size of the language model.
+    What stands beside a part is the language model's.
     """
     if isinstance(said, int):
         return said
-    stated, _, other = said.partition("=")
-    key, _, place = stated.partition(".")
-    nested = whole.get("text_config")
-    beside = {**(nested if isinstance(nested, Mapping) else {}), **whole}
-    own = part if part is whole or key not in usual_keys() else {key: None, **part}  # a width beside it is the text's
-    value = own.get(key, beside.get(key))
-    if place and isinstance(value, list):
-        value = value[int(place)] if int(place) < len(value) else None
+    path, _, other = said.partition("=")
+    value: Any = config
+    for step in path.split("."):
+        if isinstance(value, Mapping):
+            value = value.get(step)
+        elif isinstance(value, list) and step.startswith("#"):
+            value = value.count(step[1:]) if step[1:] else len(value)
+        elif isinstance(value, list):
+            value = value[int(step) :]
     if value is None and other:
-        return int(other) if other.isdigit() else _size(part, whole, other, where)
+        return int(other) if other.isdigit() else _size(config, other, where)
     value = value[0] if isinstance(value, list) and value else value
-    if not isinstance(value, int) or not 0 <= value <= _MOST:
-        raise SpecError(f"{where}.{key} = {shown(value)} is no size of a tower")
+    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    if not whole or not 0 <= value <= _MOST:
+        raise SpecError(f"{where}.{path} = {shown(value)} is no size of a tower")
     return int(value)
 
 
-def _value(formula: str, sizes: Mapping[str, int]) -> int:
+def _value(formula: str, sizes: Mapping[str, int], where: str) -> int:
     """A sum of products of sizes."""
 
     def of(node: ast.expr) -> int:
@@ -87,4 +95,7 @@ def _value(formula: str, sizes: Mapping[str, int]) -> int:
                 return value
         raise ValueError(formula)
 
-    return of(ast.parse(formula.strip(), mode="eval").body)
+    try:
+        return of(ast.parse(formula.strip(), mode="eval").body)
+    except ZeroDivisionError:
+        raise SpecError(f"{where}: a size that divides others is 0") from None

@@ -98,13 +98,14 @@ class _TowerReader:
         if attended % sizes["heads"]:
             raise SpecError(f"{self.origin}: vision_config: {sizes['heads']} heads do not divide the width {attended}")
         taken, window = self.taken(row), row.get("window", 0)
-        self.known.update(hidden=hidden, merged=hidden * merge**2, features=hidden * len(taken))
+        self.known.update(hidden=hidden, width=sizes["width"], merged=hidden * merge**2, features=hidden * len(taken))
         products, projected = self.projector(row)
         inputs, token = _COLOURS * patch**2 * sizes["frames"], int(row.get("class", False))
         vectors = self.positions(row, sizes) + token + row.get("own", 0) + self.flag(row.get("patch_bias", True))
+        pooled = self.flag(row.get("pooled", False)) * (hidden * (4 * hidden + 2 * sizes["width"] + 8) + sizes["width"])
         full = self.find(row["full"]) if window else None  # without such a list attention is full in all layers
         return Vision(
-            parameters=hidden * (inputs + vectors) + sizes["depth"] * self.layer(row, sizes) + projected,
+            parameters=hidden * (inputs + vectors) + sizes["depth"] * self.layer(row, sizes) + projected + pooled,
             hidden=hidden,
             attended=attended,
             layers=max(sizes["depth"] + 1 + layer if layer < 0 else layer for layer in taken),
