@@ -208,7 +208,8 @@ class Played:
             return []
         among = several & (self.end <= self.sent[self.sent < math.inf].max())
         far = np.abs(self.end - self.sent - self.e2e.mean())
-        own = int(np.where(among if among.any() else several, far, math.inf).argmin())
+        near = np.where(among if among.any() else several, far, math.inf)
+        own = int((near <= near.min() + 1e-9 * self.e2e.mean()).argmax())  # but for rounding, the first of equals
         start, stop = self.first[own], self.end[own]
         met = (self.home == self.home[own]) & (self.first > start) & (self.begun < stop)
         since, until = ((each[met].clip(start, stop) - start) / (stop - start) for each in (self.begun, self.first))

@@ -188,8 +188,9 @@ function playedAt(plan, at) {  // what users feel; null where not one request fi
 }
 function stripes({ log: { sent, begun, first, end }, e2e, filling }) {  // of the request nearest to the mean: when prompts of others were computed, as shares of the time of its tokens
   const last = sent.reduce((most, time) => (time < Infinity ? Math.max(most, time) : most), 0), far = (j) => (end[j] <= last ? 0 : 1e6) + Math.abs(end[j] - sent[j] - e2e);  // better one that ended while others came
-  let own = -1;
-  for (let j = filling; j < end.length; j++) if (end[j] > first[j] && (own < 0 || far(j) < far(own))) own = j;
+  let own = -1, least = Infinity;
+  for (let j = filling; j < end.length; j++) if (end[j] > first[j]) least = Math.min(least, far(j));
+  for (let j = filling; own < 0 && j < end.length; j++) if (end[j] > first[j] && far(j) <= least + 1e-9 * e2e) own = j;  // but for rounding, the first of equals
   const from = first[own], span = end[own] - from, found = [];
   for (let j = 0; own >= 0 && j < end.length; j++) if (j !== own && first[j] > from && begun[j] < end[own]) found.push([Math.max((begun[j] - from) / span, 0), Math.min((first[j] - from) / span, 1)]);
   return joined(found);
