@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from heapq import heappop, heappush
@@ -13,8 +13,7 @@ from random import Random
 from rooflinekit.load.arrays import Clients, Rules, Table
 from rooflinekit.load.arrivals import Drawn
 from rooflinekit.load.policies import POLICIES, ROUTERS, Limits, rules_of
-from rooflinekit.load.table import Row, Rows, StepTable, build_table
-from rooflinekit.model.kernels.attention import IndexScores
+from rooflinekit.load.table import StepTable, build_table
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.serving.encoding import encoders_of, served
 from rooflinekit.model.serving.flight import front_end
@@ -22,7 +21,6 @@ from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DoesNotFitError
-from rooflinekit.model.types.numeric import Array
 from rooflinekit.model.types.speculation import expected_tokens
 from rooflinekit.model.types.workload import Workload
 
@@ -232,25 +230,17 @@ def usual_policy(plan: Plan, longer: bool) -> str:
 def kept_table(plan: Plan, *size: int) -> StepTable:
     """A step table; the latest few are kept with their plans, and others as long as something plays on them.
 
-    Attention does not know how many tokens a step may have, nor how many sequences may run: plans that differ in these
-    limits alone read the attention of one table. Plans that differ in their front end share a table.
+    Plans that differ in their front end alone share one.
     """
     kept, table = _tables.pop((id(plan), size), (None, None))
     if table is None and (held := _played_on.get((id(plan), size))) and held[0]() is plan:
         kept, table = plan, held[1]()
     if table is None or kept is not plan:
         same = (other for (_, sized), (known, other) in reversed(_tables.items())
-                if sized == size and _alike(plan, known, _FRONT))  # fmt: skip
+                if sized == size and _alike(plan, known))  # fmt: skip
         table = next(same, None)
     if table is None:
         table = build_table(plan, *size)
-        like = next((other for (_, sized), (known, other) in reversed(_tables.items())
-                     if sized[1:3] == size[1:3] and _alike(plan, known, _LIMITS)), None)  # fmt: skip
-        like = like if _reads_no_limit(plan) else None
-        if like is not None:
-            table = replace(table, decode=_read_from(like.decode, table.decode), prefill=like.prefill)
-            if like.several and table.several and like.several.counts == table.several.counts:
-                table = replace(table, several=like.several)
     _tables[id(plan), size] = plan, table
     _played_on[id(plan), size] = weakref.ref(plan), weakref.ref(table)
     if len(_played_on) > _WATCHED:
@@ -265,35 +255,16 @@ def kept_table(plan: Plan, *size: int) -> StepTable:
 _tables: dict[tuple[int, tuple[int, ...]], tuple[Plan, StepTable]] = {}
 _played_on: dict[tuple[int, tuple[int, ...]], tuple[weakref.ref[Plan], weakref.ref[StepTable]]] = {}
 _KEPT, _WATCHED = 16, 1024
-_LIMITS = ("token_budget", "max_num_seqs", "max_model_len", "memory_fraction")
 _FRONT = ("api_servers", "stream_interval", "front_end")
 
 
-def _alike(plan: Plan, other: Plan, names: Sequence[str]) -> bool:
-    """True if two plans differ in these settings alone."""
+def _alike(plan: Plan, other: Plan) -> bool:
+    """True if two plans differ in their front end alone."""
     same = all(getattr(plan, each.name) is getattr(other, each.name)
                for each in fields(plan) if each.name != "deployment")  # fmt: skip
-    own = {name: getattr(plan.deployment.settings, name) for name in names}
+    own = {name: getattr(plan.deployment.settings, name) for name in _FRONT}
     settings = replace(other.deployment.settings, **own)
     return same and replace(other.deployment, settings=settings) == plan.deployment
-
-
-def _reads_no_limit(plan: Plan) -> bool:
-    """True if nothing of the attention reads a limit of the engine."""
-    return plan.lanes == 1 and not any(isinstance(each, IndexScores) for each in plan.operations)
-
-
-def _read_from(known: Rows[Row], own: Rows[Row]) -> Rows[Row]:
-    """Rows of one table as far as it has them; those beyond are worked out."""
-
-    def row(number: int) -> Mapping[int, Row]:
-        return {number: known[number] if number in known.numbers else own[number]}
-
-    def together() -> Array:
-        first, last = (own.numbers[end] - known.numbers[0] for end in (0, -1))
-        return known.array[first : last + 1] if last < len(known.numbers) else own.array
-
-    return Rows(row, own.numbers, together)
 
 
 def limits_of(predictor: Predictor, chosen: Scheduler, longest: float) -> Limits:

@@ -3,7 +3,7 @@
 A step's kernels fall into three kinds. Some work on all tokens of the step together (projections, experts, norms,
 collectives), some on the rows that are sampled (LM head, sampler), some on each phase by itself (attention). Their
 times add up, so one table each is enough, and a mixed step needs no grid over all of its numbers. Rows of attention are
-worked out when they are first read: a prefill replica decodes nothing.
+worked out when they are first read, and shared (`rooflinekit.load.phases`): a prefill replica decodes nothing.
 
     t = shared(tokens) + sampled(rows) + sequences(count) + decode(sequences, mean context) + Σ prefill(new, past)
 
@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rooflinekit.load.arrays import Table
 from rooflinekit.load.loop import run_time, step_time, tokens_time
+from rooflinekit.load.phases import EIGHT, Phases, kept_phases
 from rooflinekit.model.kernels.collective import Exchange
 from rooflinekit.model.kernels.operation import Operation
 from rooflinekit.model.step import Plan, host_times, launches_of
@@ -50,7 +51,6 @@ Span = tuple[float, float, int]
 
 _DENSE = 16_384  # token counts up to here are tabulated one by one
 _RATIO = 1.045  # of neighbouring contexts, and of chunk lengths
-_ABREAST = 64  # numbers of sequences whose attention is worked out together
 _SHORT = 8  # tokens of the prompt beside which decoding sequences are worked out
 _CHUNKS = [2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0, 128.0, 192.0, 256.0]
 _COARSE = 1.07  # of neighbouring mean lengths of several chunks
@@ -333,6 +333,7 @@ def _tabulated(parts: _Parts, max_batch: int, max_context: int, width: int, budg
     tokens = max_batch * width + max(max_context, budget, int(plan.token_budget))
     shared = _by_tokens(parts.shared, tokens)
     floor, graph_floor, per_sequence = parts.floor()
+    phases = parts.phases(max_context)
     alone, alone_floor = parts.alone(2 * max_batch) if parts.switching else ([], [])
     return StepTable(
         shared=shared,
@@ -340,10 +341,10 @@ def _tabulated(parts: _Parts, max_batch: int, max_context: int, width: int, budg
         sampled=parts.sampled(2 * max_batch * width),
         sequences=parts.sequences(2 * max_batch, shared),
         grid=grid,
-        cells=[at for at, (low, high) in enumerate(pairwise(grid)) for _ in range(int(high - low))],
-        decode=Rows(parts.decode, range(1, max_batch + 1)),
-        prefill=Rows(parts.cells, range(len(grid) - 1), parts.planes),
-        launch=float(parts.prefill([0.0])[0, 0]),
+        cells=_cells(grid),
+        decode=Rows(phases.decode, range(1, max_batch + 1), partial(phases.decodes, max_batch)),
+        prefill=Rows(phases.cell, range(len(grid) - 1), lambda: phases.planes),
+        launch=phases.launch,
         width=width,
         replicas=plan.deployment.dp,
         floor=floor,
@@ -363,7 +364,7 @@ def _tabulated(parts: _Parts, max_batch: int, max_context: int, width: int, budg
         unsampled=parts.unsampled(),
         ranks=plan.deployment.cp,
         parts=int(parts.times),
-        several=parts.several(max_batch, max_context),
+        several=parts.several(max_batch, phases),
     )
 
 
@@ -471,72 +472,27 @@ class _Parts:
         kernels = replace(self.plan, operations=self.images).kernels(Batch.prefill(1.0, 8.0))
         return self.times * sum(kernel.count for kernel in kernels) * self.plan.costs.launch * self.plan.costs.prompt
 
-    def decode(self, number: int) -> dict[int, list[float]]:
-        """Times of so many decoding sequences at the contexts of the grid, and of those beside them."""
-        counts = range(number - (number - 1) % _ABREAST, number - (number - 1) % _ABREAST + _ABREAST)
-        keys = _array([max(context, float(self.width)) for context in self.grid])
-        batch = Batch.decode(_array([float(count) for count in counts])[:, None], keys, float(self.width))
-        return dict(zip(counts, self.time(self.by_phase, batch).tolist(), strict=True))
+    def phases(self, longest: int) -> Phases:
+        """Times of what runs by phase, which tables share, for requests of up to so many tokens."""
 
-    def prefill(self, tokens: list[float]) -> Array:
-        """Times of one chunk by new and by past tokens."""
-        import numpy as np  # noqa: PLC0415 - as below
+        def made() -> Phases:
+            coarse = _contexts(self.plan, longest, _COARSE, _FINE / 2)
+            return Phases(partial(self.time, self.by_phase), self.width, self.grid, coarse)
 
-        new = np.maximum(_array(tokens), 1.0)[:, None]
-        return self.time(self.by_phase, Batch(prefilling=Sequences(1.0, new, _array(tokens), 1.0)))
+        return kept_phases(self.by_phase, self.width, self.grid, self.times > 1.0, made)
 
-    def several(self, most: int, longest: int) -> Savings | None:
+    def several(self, most: int, phases: Phases) -> Savings | None:
         """Savings of several chunks, where they exceed the launch of a chunk without work."""
-        launch = float(self.prefill([0.0])[0, 0])
-        some = _array([8.0, 64.0, 512.0, 8.0, 64.0, 512.0]), _array([0.0, 0.0, 0.0, 512.0, 4096.0, 4096.0])
-        whole = self.time(self.whole, Batch(prefilling=Sequences(8.0, *some)))
-        if (abs(self.saved(8.0, *some) - launch) * 7.0 < _SAME * whole).all():
+        new, past = map(_array, EIGHT)
+        whole = self.time(self.whole, Batch(prefilling=Sequences(8.0, new, past)))
+        if (abs(phases.saved_by_eight - phases.launch) * 7.0 < _SAME * whole).all():
             return None
-        counts = [count for count in _CHUNKS if count < max(most, 4)]
-        grid = _contexts(self.plan, longest, _COARSE, _FINE / 2)
-
-        points = _array(grid)
-
-        def planes(some: list[float]) -> Array:
-            return self.saved(_array(some)[:, None, None], points[:, None], points)
+        counts, grid = [count for count in _CHUNKS if count < max(most, 4)], phases.coarse
 
         def plane(place: int) -> dict[int, list[list[float]]]:
-            return {place: planes([counts[place]])[0].tolist()}
+            return {place: phases.saved(counts[place]).tolist()}
 
-        cells = [at for at, (low, high) in enumerate(pairwise(grid)) for _ in range(int(high - low))]
-        return Savings(counts, grid, cells, Rows(plane, range(len(counts)), partial(planes, counts)))
-
-    def saved(self, chunks: Numeric, new: Array, past: Array) -> Array:
-        """Seconds that each of so many equal chunks after the first saves."""
-        import numpy as np  # noqa: PLC0415 - as below
-
-        new = np.maximum(new, 1.0)
-        one, all_of_them = (
-            self.time(self.by_phase, Batch(prefilling=Sequences(count, new, past))) for count in (1.0, chunks)
-        )
-        saved: Array = (chunks * one - all_of_them) / (chunks - 1.0)
-        return saved
-
-    def cells(self, number: int) -> dict[int, list[list[float]]]:
-        """The planes of one number of new tokens."""
-        return {number: self._planes[number].tolist()}
-
-    def planes(self) -> Array:
-        """The planes of all numbers of new tokens."""
-        return self._planes
-
-    @cached_property
-    def _planes(self) -> Array:
-        """Bilinear interpolation in every cell of new and past tokens: a, b, c, d of a + b·x + (c + d·x)·y."""
-        import numpy as np  # noqa: PLC0415 - as below
-
-        times, points = self.prefill(self.grid), _array(self.grid)
-        x, y = points[:-1, None], points[None, :-1]
-        dx, dy = np.diff(points)[:, None], np.diff(points)[None, :]
-        base, right, up = times[:-1, :-1], times[1:, :-1], times[:-1, 1:]
-        d = (times[1:, 1:] - right - up + base) / (dx * dy)
-        b, c = (right - base) / dx - d * y, (up - base) / dy - d * x
-        return np.stack([base - b * x - c * y - d * x * y, b, c, d], -1)
+        return Savings(counts, grid, _cells(grid), Rows(plane, range(len(counts)), partial(phases.saved_by, counts)))
 
     def floor(self) -> tuple[tuple[float, float, float], tuple[float, float], float]:
         """Host time of a step of prompts, mixed, and of decoding sequences; with graphs; and of each sequence [s]."""
@@ -604,6 +560,11 @@ class _Halves(_Parts):
         others = [each for each in timed if each.kernel.family != "exchange"]
         computing, moved = (_shaped(sum((each.expected for each in part), 0.0), batch) for part in (others, moving))
         return computing, moved, movers
+
+
+def _cells(grid: list[float]) -> list[int]:
+    """The place in a grid of every whole number below its end."""
+    return [at for at, (low, high) in enumerate(pairwise(grid)) for _ in range(int(high - low))]
 
 
 def _by_tokens(times: Callable[[list[float]], list[float]], most: int) -> TimesByTokens:

@@ -370,6 +370,21 @@ def test_simulations_of_one_plan_share_a_table_and_those_of_another_do_not(plan_
     assert kept_table(plan, 8, 256, 1, 0) is first
 
 
+@pytest.mark.parametrize(("changed", "shared"), [
+    ({"all_to_all": "deepep"}, True), ({"redundant_experts": 16}, True), ({"dp": 16, "ep": 16}, True),
+    ({"gpu": "h200-sxm"}, False), ({"tp": 2, "dp": 4}, False), ({"kv": "fp8"}, False), ({"eager": True}, False),
+], ids=str)  # fmt: skip
+def test_deployments_that_run_attention_alike_share_its_times(monkeypatch, changed, shared):
+    """The same bits as of a table made for it alone."""
+    base = {"engine": "sglang", "dp": 8, "ep": 8}
+    plans = [planned("deepseek-r1", base | each)[0] for each in ({}, changed)]
+    monkeypatch.setattr("rooflinekit.load.phases._phases", {})
+    first, second = (build_table(plan, 8, 4096).prefill.array for plan in plans)
+    assert (first is second) is shared
+    monkeypatch.setattr("rooflinekit.load.phases._phases", {})
+    np.testing.assert_array_equal(build_table(plans[1], 8, 4096).prefill.array, second)
+
+
 ODD = (0, -1, -0.5, math.nan, math.inf, 1e12, 10**400, None, "3", [1], np.array([]), np.array([1.0, -1.0]))
 
 
