@@ -142,3 +142,22 @@ def test_quantiles_of_errors_are_seven_that_rise(tmp_path, monkeypatch, value, w
     with pytest.raises(SpecError, match=words) as caught:
         load_engine("own")
     assert "ttft_places" in str(caught.value)
+
+
+@pytest.mark.parametrize(("model", "engine", "told", "more"), [
+    ("qwen3-next-80b-a3b", "sglang@0.5.13", {}, 0.74), ("qwen3-next-80b-a3b", "sglang@0.5.14", {}, 0.0),
+    ("qwen3-next-80b-a3b", "sglang", {}, 0.0), ("qwen3-next-80b-a3b", "vllm", {}, 0.0),
+    ("qwen3-next-80b-a3b", "sglang@0.5.13", {"prefix_caching": "off"}, 0.0), ("qwen3-32b", "sglang@0.5.13", {}, 0.0),
+])  # fmt: skip
+def test_recurrent_states_in_the_cache_turned_the_overlap_scheduler_off(model, engine, told, more):
+    """SGLang 0.5.6 to 0.5.13 say so at start-up; a decode step then took 0.74 ms more (the median of three)."""
+    found = rk.estimate(model, "b200-sxm", engine=engine, tp=2, batch=1, isl=610, osl=422, **told)
+    newest = rk.estimate(model, "b200-sxm", engine=engine.partition("@")[0], tp=2, batch=1, isl=610, osl=422)
+    assert found.tpot_ms - newest.tpot_ms == pytest.approx(more, abs=1e-6)
+    assert ("prepares no step beside another" in " ".join(found.warnings)) is (more > 0.0)
+    users = {"concurrency": 8, "requests": 40, "isl": 610, "osl": 100}
+    loads = [
+        rk.estimate(model, "b200-sxm", engine=each, tp=2, **users, **told)
+        for each in (engine, engine.partition("@")[0])
+    ]
+    assert (loads[0].tpot_ms > loads[1].tpot_ms + 0.7) is (more > 0.0)

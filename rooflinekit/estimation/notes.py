@@ -13,7 +13,7 @@ from rooflinekit.model.footprint import resident_bytes
 from rooflinekit.model.kernels.operation import OnHost
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.roofline import time_step
-from rooflinekit.model.step import PAIR, Plan, make_plan
+from rooflinekit.model.step import PAIR, Plan, make_plan, runs_serially
 from rooflinekit.model.timing.calibrated import BORROWED, Calibration, odd_heads
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
@@ -100,7 +100,13 @@ def _over_pcie(plan: Plan) -> Iterator[str]:
 
 
 def state_notes(predictor: Predictor) -> Iterator[str]:
-    """Say where the engine would not start: recurrent states of all sequences that may run have no block each."""
+    """Say where recurrent states stop the engine from starting, for want of a block each, or its overlap scheduler."""
+    plan = predictor.plan
+    if runs_serially(plan.engine, plan.deployment, plan.operations):
+        yield (
+            f"{plan.engine.title} before {plan.engine.until} prepares no step beside another where it caches recurrent "
+            "states: --prefix-caching off, or its own --mamba-scheduler-strategy extra_buffer, avoids that"
+        )
     rows, (blocks, whole) = predictor.memory.rows, predictor.memory.state_blocks
     if 1.0 <= blocks < rows and not predictor.plan.deployment.settings.eager:
         yield (

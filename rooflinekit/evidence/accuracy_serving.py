@@ -24,8 +24,9 @@ from rooflinekit.evidence.benchmark_runs import Given
 from rooflinekit.evidence.compare import compare_runs
 from rooflinekit.evidence.measured import MeasuredRun, is_benchmark, read_measurements
 from rooflinekit.load.answer import STEADY, AskedLoad, LoadPlay, play_load
+from rooflinekit.load.arrivals import Drawn, Process
 from rooflinekit.load.compiled import prepare
-from rooflinekit.load.lengths import MOST_TOKENS, Fixed, Length, Uniform, parse_length, spread_length
+from rooflinekit.load.lengths import MOST_TOKENS, Fixed, Length, Uniform, parse_length, spread_length, stretched
 from rooflinekit.load.played import PERCENTILES
 from rooflinekit.load.scene import Scheduler, kv_capacity_tokens
 from rooflinekit.model.operating_point import Predictor
@@ -109,9 +110,10 @@ _SETUP = ("model", "gpu", "n_gpus", *_COUNTS, "weight_dtype", "kv_dtype", "engin
 _PLACED = options_of(Placed)
 SETTINGS = tuple(name for name in _PLACED if name not in {*_SETUP, "kv", "weights", "calibration"})
 """Options of a deployment that may be columns besides, by their own names."""
-CLIENT = ("isl_cv", "osl_cv", "requests", "warmup", "seed_reuse", "duration_s")
+CLIENT = ("isl_cv", "osl_cv", "requests", "warmup", "seed_reuse", "duration_s", "cached_requests")
 """Columns that describe a client: variation of the lengths, requests in all, requests before those that count,
-different prompts that are sent again and again, and how long it sends [s].
+different prompts that are sent again and again, how long it sends [s], and requests that come first and whose prompts
+an earlier run left in the cache.
 """
 _OPTIONAL: dict[str, Any] = {
     **dict.fromkeys(CLIENT, math.nan),
@@ -477,6 +479,7 @@ class _Load(NamedTuple):
     warmup: float | None
     seed_reuse: float | None
     duration: float | None
+    cached_requests: float | None
 
 
 def _played(group: ServedGroup, rows: NDArray[np.intp], ends: bool) -> Ends:
@@ -486,6 +489,9 @@ def _played(group: ServedGroup, rows: NDArray[np.intp], ends: bool) -> Ends:
     told = [group.column(name)[rows] for name in ("isl", "osl", "concurrency", "rate", *CLIENT)]
     place = _Load._fields.index("requests") - 1
     told[place] = np.where(np.isnan(told[place]), counts.to_numpy(), told[place])
+    nominal = table["notes"].str.extract(r"nominal ([\d/]+)")[0]
+    repeated = [group.client.cached(*run) for run in zip(nominal, told[place], strict=True)]
+    told[-1] = np.where(np.isnan(told[-1]), np.array(repeated, float), told[-1])
     columns = [[None if math.isnan(cell) else float(cell) for cell in column] for column in told]
     loads = [_Load(*cells) for cells in zip(table["load"], *columns, strict=True)]
     found = {load: _told_apart(_play(group, load), ends) for load in dict.fromkeys(loads)}
@@ -559,12 +565,16 @@ def _play(group: ServedGroup, load: _Load) -> LoadPlay | None:
     else:
         told = max(round(load.requests or client.requests * users), users)
         asked = replace(asked, users=users, rate=None, requests=users if queue else told)
+    if client.mean_length == 1.0 and load.requests:
+        asked = _with_told_means(asked)
     try:
         tokens = kv_capacity_tokens(predictor, load.isl + osl, most * deployment.dp)
         prompts = round(load.seed_reuse or client.seed_reuse)
         if prompts and asked.users:
             warmup = client.warmup * users if load.warmup is None else round(load.warmup)
             asked = replace(asked, prompts=prompts, warmup=warmup)
+        if load.cached_requests and deployment.settings.prefix_caching != "off":
+            asked = _after_earlier(asked, round(load.cached_requests))
         scheduler = Scheduler(
             max_num_seqs=max(most // lanes, 1), kv_tokens=tokens // lanes, replicas=group.replicas * lanes,
             **_drafting(predictor, asked),
@@ -576,6 +586,24 @@ def _play(group: ServedGroup, load: _Load) -> LoadPlay | None:
     except (DoesNotFitError, WorkloadError):
         return None
     return found
+
+
+def _after_earlier(asked: AskedLoad, count: int) -> AskedLoad:
+    """The load of whose requests the first find their prompts in the cache, but for the last token."""
+
+    def source(process: Process, number: int, seed: int) -> Drawn:
+        drawn = asked.draw(process, number, seed)
+        drawn.cached = [isl - 1 if place < count else 0 for place, isl in enumerate(drawn.isl)]
+        return drawn
+
+    return replace(asked, source=source)
+
+
+def _with_told_means(asked: AskedLoad) -> AskedLoad:
+    """The load whose requests have the mean lengths that a row tells of them: a few draws of a wide law miss these."""
+    lengths = ((asked.isl, asked.drawn.isl), (asked.osl, asked.drawn.osl))
+    isl, osl = (stretched(law, law.mean * len(drawn) / sum(drawn)) for law, drawn in lengths)
+    return replace(asked, isl=isl, osl=osl)
 
 
 def _drawn(client: Client, nominal: float, told: float | None) -> Length:

@@ -13,6 +13,7 @@ from rooflinekit.model.apart import of_encoders
 from rooflinekit.model.blocks import model_operations, stage_operations
 from rooflinekit.model.graph.symbol import fact, formula, named
 from rooflinekit.model.kernels.operation import Operation, Step
+from rooflinekit.model.kernels.recurrent import ShortConvolution, StateUpdate
 from rooflinekit.model.power import Energy, kernel_energy, sustained
 from rooflinekit.model.precision import Precision, resolve_precision
 from rooflinekit.model.roofline import StepTime, time_kernel
@@ -658,7 +659,27 @@ def make_plan(
     precision = resolve_precision(model, deployment, system.accelerator)
     operations = model_operations(model, _as_run(deployment, system), precision, system.domain_size)
     fitted = _as_fitted(engine, system, calibration, precision)
+    if runs_serially(fitted, deployment, operations):
+        fitted = replace(fitted, costs=_one_by_one(fitted.costs))
     return Plan(model, deployment, system, precision, calibration, operations, fitted)
+
+
+def runs_serially(engine: Engine, deployment: Deployment, operations: Iterable[Operation]) -> bool:
+    """True if the host prepares no step beside another because the prefix cache holds recurrent states."""
+    states = any(isinstance(operation, StateUpdate | ShortConvolution) for operation in operations)
+    return engine.serial_states and states and deployment.settings.prefix_caching != "off"
+
+
+def _one_by_one(costs: StepCosts) -> StepCosts:
+    """The costs of steps that are prepared one after the other.
+
+    >>> found = _one_by_one(StepCosts(step=1e-3, serial=1e-3, overlap=1.0))
+    >>> found.step, found.overlap
+    (0.002, 0.0)
+    """
+    spread = dict(costs.spread)
+    spread["step"] = math.hypot(spread.get("step", 0.0), spread.pop("serial", 0.0))
+    return replace(costs, step=costs.step + costs.serial, serial=0.0, overlap=0.0, spread=spread)
 
 
 def _unpacking(precision: Precision) -> str:

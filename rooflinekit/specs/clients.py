@@ -93,6 +93,18 @@ class ServerFlags:
         return {name: value for name in names if (value := getattr(self, name)) not in (0, "")}
 
 
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """Requests of a run whose prompts an earlier run of the same server has sent: so many of the first ones.
+
+    nominal: lengths of the run, as the notes of its row name them; requests: of the run.
+    """
+
+    nominal: str
+    requests: Count
+    cached: Count
+
+
 @dataclass(frozen=True)
 class Client:
     """Behaviour of a load generator.
@@ -100,7 +112,7 @@ class Client:
     source_key: how the source's name begins; lengths: the shares of the nominal one between which lengths are drawn
     evenly; requests: that each user sends, all users at once at first; warmup: that each sends before those that are
     measured; seed_reuse: different prompts, sent again and again (0: no two are equal); when: the deployments that it
-    drove, where a source has several clients.
+    drove, where a source has several clients; repeats: prompts that its runs have in common.
     """
 
     source_key: str
@@ -111,6 +123,12 @@ class Client:
     warmup: Count = 0
     seed_reuse: Count = 0
     when: Conditions = Conditions()
+    repeats: tuple[Repeated, ...] = ()
+
+    def cached(self, nominal: str, requests: float) -> int | None:
+        """How many of the first prompts of a run an earlier one left in the cache; None where nobody says."""
+        found = (run.cached for run in self.repeats if (run.nominal, float(run.requests)) == (nominal, requests))
+        return next(found, None)
 
     @property
     def mean_length(self) -> float:

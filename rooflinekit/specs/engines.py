@@ -64,6 +64,7 @@ class _Fact(FileLayout):
 
 class _Versions(FileLayout):
     memory: Mapping[str, Any]
+    serial_states: bool = False
     since: str = ""
     until: str = ""
 
@@ -154,7 +155,10 @@ def _engine(path: Path, _: Path, name: str, version: str | None, accelerator: st
     number = _choose(name, profile.versions, version)
     chosen = profile.versions[number]
     rule, provenance = read_facts(root.entries("versions")[number].section("memory"), MemoryRule, "memory.")
-    engine = Engine(name, profile.title, chosen.since, chosen.until, rule, provenance=provenance)
+    engine = Engine(
+        name, profile.title, chosen.since, chosen.until, rule, serial_states=chosen.serial_states,
+        provenance=provenance,
+    )  # fmt: skip
     steps = _range(name, version, accelerator)
     if steps is None:
         return engine

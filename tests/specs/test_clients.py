@@ -216,6 +216,51 @@ def test_percentiles_are_those_that_are_played(tmp_path):
     assert half < mean < most < whole
 
 
+COOKBOOK = {
+    "model": "llama-3.1-70b", "gpu": "a100-sxm-80gb", "engine": "sglang", "engine_version": "0.5.6", "tp": 8,
+    "weight_dtype": "", "isl": 3980, "osl": 531, "concurrency": 64, "source_key": "sglcook",
+}  # fmt: skip
+
+
+def test_a_run_finds_the_prompts_of_the_run_before_it(tmp_path):
+    """SGLang's benchmark draws the same prompts at each start (seed 1): of 320 requests 80 came before, all first ones.
+
+    The 64 that are sent at once then wait for no prompt of others: 633 ms were measured, without it one expects 2.6 s.
+    """
+    noted = COOKBOOK | {"notes": "320 requests; nominal 8000/1000; means"}
+    (group,) = groups_of(tmp_path, noted, COOKBOOK | {"requests": 320, "cached_requests": 80},
+                         COOKBOOK | {"requests": 320})  # fmt: skip
+    known, column, fresh = predict_group(group).value
+    assert known == column
+    assert known < 0.4 * fresh
+    (off,) = groups_of(tmp_path, noted | {"prefix_caching": "off"})
+    assert predict_group(off).value[0] == pytest.approx(fresh, rel=1e-9)
+
+
+def test_requests_of_a_run_have_the_mean_lengths_that_its_row_tells(tmp_path):
+    """Ten draws between 1 and 8,000 tokens have a mean of their own; the mean of a row is theirs."""
+    rows = [COOKBOOK | {"concurrency": 1, "isl": isl, "requests": 10, "metric": "ttft_ms"} for isl in (2000, 4000)]
+    (group,) = groups_of(tmp_path, *rows)
+    short, long = predict_group(group).value
+    alone = [
+        rk.estimate("llama-3.1-70b", "a100-sxm-80gb", calibration="none", engine="sglang@0.5.6", tp=8, isl=isl, osl=531,
+                    concurrency=1).ttft_ms
+        for isl in (2000, 4000)
+    ]  # fmt: skip
+    assert [short, long] == pytest.approx(alone, rel=0.03)  # attention grows with the square
+
+
+def test_atom_computes_prompts_first_and_equal_lengths_stay_in_step(tmp_path):
+    row = COOKBOOK | {"model": "qwen3-235b-a22b-2507", "gpu": "mi355x", "engine": "vllm", "engine_version": "",
+                      "isl": 4000, "osl": 1000, "source_key": "atom", "notes": "256 requests"}  # fmt: skip
+    (group,) = groups_of(tmp_path, row)
+    assert group.resolved.plan.deployment.settings.policy == "prefill-priority"
+    assert group.resolved.plan.token_budget == 20_000
+    (other,) = groups_of(tmp_path, row | {"model": "deepseek-r1"})
+    assert (other.client.lengths, other.client.requests) == ((0.8, 1.0), 10)
+    assert other.resolved.plan.deployment.settings.policy == "chunked-prefill"
+
+
 def test_a_cache_without_room_for_all_prompts_keeps_none(tmp_path):
     """100 prompts of 32,000 tokens are 420 GB of keys and values: each is dropped before it comes again."""
     row = {"model": "llama-3.1-8b", "engine": "vllm", "isl": 32000, "osl": 100, "tp": 1, "concurrency": 32}

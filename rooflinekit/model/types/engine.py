@@ -155,6 +155,7 @@ class StepCosts:
     hand_over: float = 0.0  #: front end of a request that comes as token ids, without HTTP [s]
     servers_by_replica: bool = False  #: each attention replica has a front end of its own
     tokenises_beside: bool = False  #: a thread of the front end tokenises prompts while another sends answers
+    serial: float = 0.0  #: host work of a step more, where no step is made up beside another (`Engine.serial_states`)
     overlap: float = 0.0  #: steps made up before the one under way has ended: a prompt joins the one after them
     graphs: bool = True  #: decode steps replay CUDA graphs; of prompts those of up to `graph_tokens` do
     padded: tuple[float, ...] = ()  #: rising sizes of CUDA graphs; a decode step is padded to the next
@@ -398,6 +399,7 @@ class Engine:
     tested: Mapping[str, str] = field(default_factory=dict, hash=False)
     """How much of what was not seen lay inside 90 % intervals, in words: of `static` batches, and under `load`."""
 
+    serial_states: bool = False  #: models with recurrent states run without its overlap scheduler, as long as it caches
     provenance: tuple[Provenance, ...] = ()
 
 
