@@ -317,11 +317,12 @@ RANGES = {
     "sglang": [("0.1", "2024-01", "one loop", ""), ("0.4", "2024-12", "overlapped scheduler", ""),
                ("0.4", "2024-12", "under ROCm, seen with 0.5.6 to 0.5.8", "mi300x")],
     "gpt-fast": [("", "2023-11", "", "")],
-    "optimum-habana": [("", "2023-05", "seen with 1.16 on Gaudi 2", "")],
+    "optimum-habana": [("", "2023-05", "seen with 1.16", "")],
     "llama.cpp": [("b1", "2023-03", "kernels are in the calibrations (benchmarks/fit_llamacpp.py)", ""),
                   ("b1", "2023-03", "HIP, seen in 2024", "mi300x"), ("b1", "2023-03", "HIP, seen in 2024", "mi250x"),
                   ("b4405", "2025-01", "the first build of 2025; nothing is known of its host time", "")],
 }  # fmt: skip
+_MEASURED_ON = {"optimum-habana": "gaudi2"}  # whose costs others take too
 # Host time to launch what the model counts as one kernel, by hand: two rows cannot be fitted with the rest.
 _LAUNCH = {
     "python": ("26 us", "2 us", "issue1008"),
@@ -414,6 +415,7 @@ def write(folder: Path, report: dict[str, Any]) -> None:
         text += _SOURCES.format(rows=counted) + "steps:\n"
         for (since, released, what, gpu), costs in zip(ranges, found, strict=True):
             text += f'  - since: "{since}"{f"  # {what}" if what else ""}\n'
+            text += f"    measured_on: {_MEASURED_ON[engine]}\n" if engine in _MEASURED_ON else ""
             text += (f"    accelerator: {gpu}\n" if gpu else "") + f'    released: "{released}"\n    costs:\n'
             text += "".join(_yaml_costs(label(engine, since, gpu), costs))
         (folder / f"{engine}.yaml").write_text(text, encoding="utf-8")

@@ -377,12 +377,16 @@ class LoadPlay:
         share of their time that requests wait for a place, that of the play by default.
         """
         plan, users = self.predictor.plan, self.asked.users or self.played.running
-        stands_in = plan.calibration is not None and bool(plan.calibration.widening)
         if waiting is None:
             waiting = self.played.first_parts.place / self.samples["e2e"].mean
         low, high = min(steps[0], 1.0), max(steps[1], 1.0)
         return plan.load_errors.reach(
-            metric, math.log(high / low), max(users, 1.0), stands_in, waiting, max(self.asked.isl.mean, 1.0)
+            metric,
+            math.log(high / low),
+            max(users, 1.0),
+            plan.stands_in(metric),
+            waiting,
+            max(self.asked.isl.mean, 1.0),
         )
 
     @cached_property

@@ -481,6 +481,11 @@ class Plan:
         """Engine's costs beside kernels: nothing to the bound; how it works (graphs, mixed steps) stays."""
         return self.engine.costs if self.calibration else self.engine.costs.free
 
+    def stands_in(self, metric: str) -> bool:
+        """True if kernels of others stand in for `ttft` or `tpot`, and no whole steps that decode were measured."""
+        kernels = self.calibration is not None and bool(self.calibration.widening)
+        return kernels and not (self.costs.whole and metric == "tpot")
+
     @property
     def load_errors(self) -> LoadErrors:
         """Errors of times under load; fitted on GPUs, elsewhere those of the steps."""
@@ -542,6 +547,8 @@ class Plan:
         timed = (time_kernel(kernel, self.system, self.calibration) for kernel in self.kernels(batch, grows))
         accelerator = self.system.accelerator
         found = (each if costs is None else changed(each, costs) for each in timed)
+        if costs is not None and costs.whole and batch.prefilling is None:
+            found = (replace(each, low=each.expected, high=each.expected) for each in found)
         if self.calibration is None:
             return [each.labelled() for each in found]
         return [sustained(each, accelerator).labelled() for each in found]

@@ -141,7 +141,7 @@ def load_engine(name: str, version: str | None = None, accelerator: str = "") ->
     engine, given = split_version(name)
     if engine not in engine_names():
         raise UnknownNameError("engine", engine, engine_names())
-    alone = accelerator if (accelerator in [_only(part) for part in _ranges(engine)]) else ""
+    alone = accelerator if (accelerator in [_measured_on(part) for part in _ranges(engine)]) else ""
     also = (engine, given or version, alone)
     return kept(_engine, _FOLDER / f"{engine}.yaml", _FOLDER / "steps" / f"{engine}.yaml", also=also)
 
@@ -163,6 +163,7 @@ def _engine(path: Path, _: Path, name: str, version: str | None, accelerator: st
     if steps is None:
         return engine
     costs, origins = read_facts(steps.section("costs"), StepCosts)
+    costs = replace(costs, whole=_measured_on(steps) == accelerator != "")
     loaded, factors = read_facts(steps.section("loaded"), LoadErrors, "loaded.")
     loaded = replace(loaded, version=version_variances(name, version), own=own_loads(name))
     words = {key: steps.section("tested").text(key) for key in ("static", "load")} if steps.has("tested") else {}
@@ -201,6 +202,11 @@ def _only(part: FileSection) -> str:
     return part.text("accelerator") if part.has("accelerator") else ""
 
 
+def _measured_on(part: FileSection) -> str:
+    """The accelerator whose steps were measured whole, where it is one."""
+    return _only(part) or (part.text("measured_on") if part.has("measured_on") else "")
+
+
 def step_range(name: str, version: str | None = None) -> str:
     """The version from which the step costs of a version hold; empty for an engine without versions."""
     found = _range(name, version)
@@ -218,7 +224,7 @@ def _read_ranges(path: Path) -> list[FileSection]:
     root.expect(("steps",), ("sources",))
     ranges = root.entries("steps")
     for part in ranges:
-        part.expect((), ("since", "accelerator", "released", "costs", "loaded", "tested"))
+        part.expect((), ("since", "accelerator", "measured_on", "released", "costs", "loaded", "tested"))
     return ranges
 
 

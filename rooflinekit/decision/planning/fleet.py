@@ -105,10 +105,10 @@ class Replica:
         each = self.room / 2.0 / plan.deployment.dp
         batch = Batch.decode(max(each, 1.0), demand.isl.mean + demand.osl.mean / 2.0)
         step = plan.time(Batch.prefill(1.0, demand.isl.mean) if metric == "ttft" else batch)
-        stands_in, steps = bool(plan.calibration.widening), math.log(step.high / step.low)
-        low, high = plan.load_errors.reach(
-            metric, steps, max(self.room / 2.0, 1.0), stands_in, 0.0, demand.isl.mean
-        ).factors(0.8)
+        steps, users = math.log(step.high / step.low), max(self.room / 2.0, 1.0)
+        low, high = plan.load_errors.reach(metric, steps, users, plan.stands_in(metric), 0.0, demand.isl.mean).factors(
+            0.8
+        )
         return high / low
 
     def curve(self, demand: Demand, seed: int, role: str) -> LoadCurve:

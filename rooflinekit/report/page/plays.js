@@ -132,8 +132,8 @@ function variedAt(plan, at) {  // mean times where lengths vary by a fifth in pl
   return { ttft: meanOf(sums.ttft), tpot: meanOf(sums.tpot) };
 }
 const SIGMAS = 2 * 1.645;
-function reached([low, high], [variances, places, known], own, users, waiting, prompt) {  // quantiles of log(measured / predicted) under load, as `LoadErrors.reach` has them
-  const steps = Math.log(Math.max(high, 1) / Math.min(low, 1)), terms = [Math.min(steps / SIGMAS, 1) ** 2, 1, Number(own.stands_in), Number(users <= 8), Number(users > 64), 1], parts = terms.map((term, place) => term * variances[place]);
+function reached([low, high], [variances, places, known, standsIn], own, users, waiting, prompt) {  // quantiles of log(measured / predicted) under load, as `LoadErrors.reach` has them
+  const steps = Math.log(Math.max(high, 1) / Math.min(low, 1)), terms = [Math.min(steps / SIGMAS, 1) ** 2, 1, Number(standsIn), Number(users <= 8), Number(users > 64), 1], parts = terms.map((term, place) => term * variances[place]);
   const scale = Math.sqrt(total(parts)), logs = places.map((each, place) => { const log = scale * each; return log + waiting * ((own.full ? own.full[place] : log) - log); });
   logs.cause = widest(DATA.doubts.causes, [...parts.map((part) => (1 - waiting) * part / (scale * scale || 1)), waiting]);
   if (!known) return logs;

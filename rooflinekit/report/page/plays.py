@@ -234,13 +234,17 @@ def _scene(predictor: Predictor, splits: Sequence[Split]) -> dict[str, Any]:
         "front": [front.time(0), plan.costs.token if settings.front_end == "http" else 0.0],
         "images": plan.image_tokens,
         "errors": [
-            [[*getattr(errors, each), version], getattr(errors, f"{each}_places"), _known(errors.own, each)]
+            [
+                [*getattr(errors, each), version],
+                getattr(errors, f"{each}_places"),
+                _known(errors.own, each),
+                plan.stands_in(each),
+            ]
             for each, version in zip(("ttft", "tpot"), errors.version, strict=True)
         ],
         "version": version_words(plan.deployment),
         "pool_error": POOL_ERROR,
         "full": errors.full_places,
-        "stands_in": plan.calibration is not None and bool(plan.calibration.widening),
         "fitted": plan.calibration is not None,
         "reserves": rules.reserves,
     }
