@@ -55,8 +55,8 @@ class Conditions:
 class ServerFlags:
     """Settings of a server besides its deployment.
 
-    kv: format of the cache, "" for the engine's default; scheduler_recv_interval, batch_wait, max_num_seqs,
-    token_budget, policy, prefix_caching: as the options of these names, empty for the engine's own; whole_prompt: the
+    kv: format of the cache, "" for the engine's default; scheduler_recv_interval, stream_interval, api_servers,
+    graph_tokens, batch_wait, max_num_seqs, token_budget, policy, prefix_caching: as the options of these names, empty for the engine's own; whole_prompt: the
     budget is at least users + prompt + 64, rounded up to 64; beside: or prompt + so many tokens; tuned: both limits
     follow from memory and lengths, as trtllm-bench works them out; draft_tokens: that the model's own layers for
     several tokens (MTP) draft in a row; graph_sizes: to which decode steps are padded; attention_dp: whether each rank
@@ -68,6 +68,9 @@ class ServerFlags:
     source: Cites
     kv: str = ""
     scheduler_recv_interval: Count = 1
+    stream_interval: Count = 1
+    api_servers: Count = 0
+    graph_tokens: Count = 0
     batch_wait: Count = 0
     max_num_seqs: Count = 0
     policy: str = ""
@@ -89,7 +92,10 @@ class ServerFlags:
     @property
     def settings(self) -> dict[str, Any]:
         """Options of the deployment that are not the engine's own; `token_budget` may follow from the load."""
-        names = ("scheduler_recv_interval", "batch_wait", "max_num_seqs", "policy", "prefix_caching")
+        names = (
+            "scheduler_recv_interval", "stream_interval", "api_servers", "graph_tokens", "batch_wait", "max_num_seqs",
+            "policy", "prefix_caching",
+        )  # fmt: skip
         return {name: value for name in names if (value := getattr(self, name)) not in (0, "")}
 
 
