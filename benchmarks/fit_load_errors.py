@@ -9,7 +9,8 @@ quantiles of z are read off. A group (source, model, accelerator, engine) weighs
 err together. An engine's quantiles are drawn towards those of all, and so is its median, by its number of groups; the
 median goes into the quantiles and not into the prediction. Of offline queues the quantiles of y count.
 
-Rows faster than the datasheet allows are left out and counted. Tested twice: without the model, and without the source.
+Rows faster than the datasheet allows, and those of servers with a fault (validate/clients.yaml), are left out and
+counted. Tested twice: without the model, and without the source.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Errors:
     y: np.ndarray
     steps: np.ndarray  # log(high / low) at the ends of the steps' interval
     weight: np.ndarray  # 1 a group
-    fits: np.ndarray  # whether a row is not faster than the datasheet allows
+    fits: np.ndarray  # whether a row is not faster than the datasheet allows, and its server had no fault
 
     @classmethod
     def of(cls, kind: str, rows: pd.DataFrame, way: str) -> Errors:
@@ -59,7 +60,8 @@ class Errors:
             rows[name].to_numpy(dtype=float) for name in ("value", way, f"{way}_low", f"{way}_high", "at_bound")
         )
         sign = np.where(rows["metric"].str.contains("tok_s"), -1.0, 1.0)
-        fits = ~(sign * np.log(value / np.where(bound > 0.0, bound, value)) < 0.0)
+        faster = sign * np.log(value / np.where(bound > 0.0, bound, value)) < 0.0
+        fits = ~(faster | rows["faulty"].to_numpy(bool))
         weight = 1.0 / rows.groupby(_GROUP)["value"].transform("size").to_numpy(dtype=float)
         return cls(kind, rows, sign * np.log(value / expected), np.abs(np.log(high / low)), weight, fits)
 
@@ -332,7 +334,7 @@ def said(costs: str, fits: dict[str, Fit], engine: str, rows: pd.DataFrame) -> s
 
 
 _SOURCE = """  errors:
-    title: "benchmarks/fit_load_errors.py on {rows} rows of published loads; {out} are faster than the datasheet"
+    title: "benchmarks/fit_load_errors.py on {rows} rows of published loads; {out} of faulty servers are left out"
     url: "reports/accuracy-serving.md"
     read: true
 """

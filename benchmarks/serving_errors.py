@@ -82,6 +82,7 @@ def _ours(group: ServedGroup, unseen: dict[str, dict[str, dict[str, np.ndarray]]
     table["calibration"] = group.resolved.plan.calibration.name
     table["experts"] = "MoE" if any(isinstance(layer.ffn, MixtureOfExperts) for layer in layers) else "dense"
     table["stands_in"] = bool(group.resolved.plan.calibration.widening)
+    table["faulty"] = group.client.faulty(*(group.column(name) for name in ("isl", "osl", "concurrency")))
     table["reason"], table["engine"] = shipped.reason, group.resolved.plan.deployment.engine
     for way, key in _FOLDS.items():
         table[[way, f"{way}_low", f"{way}_high"]] = np.nan

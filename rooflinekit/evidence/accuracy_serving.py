@@ -264,8 +264,7 @@ def _client(source_key: str, setup: dict[str, Any]) -> Client:
         "gpu": load_accelerator(str(setup["gpu"])).value.name,
         "experts": "experts" in load_model(setup["model"]).value.matrices,
     } | {key: whole_number(_degree(setup[key]), key) for key in ("tp", "ep", "dp")}  # fmt: skip
-    client = client_of(source_key, facts)
-    return replace(client, servers=tuple(server for server in client.servers if server.when.names(facts)))
+    return client_of(source_key, facts).of(facts)
 
 
 def _resolve(setup: dict[str, Any], server: ServerFlags, source: str, calibration: str | None) -> Resolved:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -56,10 +56,10 @@ class ServerFlags:
     """Settings of a server besides its deployment.
 
     kv: format of the cache, "" for the engine's default; scheduler_recv_interval, stream_interval, api_servers,
-    graph_tokens, batch_wait, max_num_seqs, token_budget, policy, prefix_caching: as the options of these names, empty for the engine's own; whole_prompt: the
-    budget is at least users + prompt + 64, rounded up to 64; beside: or prompt + so many tokens; tuned: both limits
-    follow from memory and lengths, as trtllm-bench works them out; draft_tokens: that the model's own layers for
-    several tokens (MTP) draft in a row; graph_sizes: to which decode steps are padded; attention_dp: whether each rank
+    graph_tokens, batch_wait, max_num_seqs, token_budget, policy, prefix_caching: as the options of these names, empty
+    for the engine's own; whole_prompt: the budget is at least users + prompt + 64, rounded up to 64; beside: or prompt +
+    so many tokens; tuned: both limits follow from memory and lengths, as trtllm-bench works them out; draft_tokens: that
+    the model's own layers for several tokens (MTP) draft in a row; graph_sizes: to which decode steps are padded; attention_dp: whether each rank
     of `tp` has its own sequences in attention; tp: of the accelerators that the source counts as `tp`, those that share
     layers (0: all); the others are stages of a pipeline.
     """
@@ -100,6 +100,14 @@ class ServerFlags:
 
 
 @dataclass(frozen=True, slots=True)
+class Fault:
+    """Rows of a server with a fault, which no fit of errors or costs takes; `reason` says how one sees it."""
+
+    when: Conditions
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Repeated:
     """Requests of a run whose prompts an earlier run of the same server has sent: so many of the first ones.
 
@@ -118,7 +126,8 @@ class Client:
     source_key: how the source's name begins; lengths: the shares of the nominal one between which lengths are drawn
     evenly; requests: that each user sends, all users at once at first; warmup: that each sends before those that are
     measured; seed_reuse: different prompts, sent again and again (0: no two are equal); when: the deployments that it
-    drove, where a source has several clients; repeats: prompts that its runs have in common.
+    drove, where a source has several clients; repeats: prompts that its runs have in common;
+    faults: rows that no fit takes.
     """
 
     source_key: str
@@ -130,6 +139,19 @@ class Client:
     seed_reuse: Count = 0
     when: Conditions = Conditions()
     repeats: tuple[Repeated, ...] = ()
+    faults: tuple[Fault, ...] = ()
+
+    def of(self, facts: Mapping[str, Any]) -> Client:
+        """The client with the rules and faults of one deployment alone."""
+        servers = tuple(server for server in self.servers if server.when.names(facts))
+        return replace(self, servers=servers, faults=tuple(each for each in self.faults if each.when.names(facts)))
+
+    def faulty(self, isl: Array, osl: Array, users: Array) -> NDArray[np.bool_]:
+        """Which loads met a fault."""
+        found = np.zeros(len(users), bool)
+        for fault in self.faults:
+            found |= fault.when.loads(isl, osl, users)
+        return found
 
     def cached(self, nominal: str, requests: float) -> int | None:
         """How many of the first prompts of a run an earlier one left in the cache; None where nobody says."""
