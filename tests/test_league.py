@@ -68,7 +68,8 @@ def test_hand_derates_lie_between_the_constants(tmp_path):
 def test_the_probability_of_an_objective_is_that_of_a_plan():
     """Half at the median, 95 % at the high end, 5 % at the low one; of a rate the ends change."""
     time = {"engine": "vllm", "metric": "ttft_ms", "model_out": 100.0, "model_out_low": 100.0 / 1.2,
-            "model_out_high": 120.0, "at_bound": 10.0, "stands_in": False, "concurrency": 16.0}  # fmt: skip
+            "model_out_high": 120.0, "at_bound": 10.0, "stands_in": False, "faulty": False,
+            "concurrency": 16.0}  # fmt: skip
     values = [100.0, 120.0, 100.0 / 1.2, 100.0 * 1.2 ** (1.2816 / 1.645)]
     table = pd.DataFrame([ROW | time | {"source_key": "s", "model": "m", "value": value} for value in values])
     plain = Fit((1.0, 0.0, 0.0, 0.0, 0.0), {"": NORMAL_PLACES}, {})
@@ -86,7 +87,7 @@ def test_a_fit_finds_the_scale_that_errors_were_drawn_with():
     for number in range(60):
         sigma = (0.05, 0.4)[number % 2]
         time = {"engine": "vllm", "metric": "tpot_ms", "model_out": 1.0, "at_bound": 1e-9, "stands_in": False,
-                "model_out_low": np.exp(-1.645 * sigma), "model_out_high": np.exp(1.645 * sigma), "concurrency": 16,
+                "faulty": False, "model_out_low": np.exp(-1.645 * sigma), "model_out_high": np.exp(1.645 * sigma), "concurrency": 16,
                 "value": np.exp(draw.normal(0.0, np.sqrt(0.5 * sigma**2 + 0.01)))}  # fmt: skip
         rows += [ROW | time | {"source_key": "s", "model": f"m{number}"}]
     fit = Fit.of(Errors.of("tpot", pd.DataFrame(rows), "model_out"))
@@ -97,7 +98,7 @@ def test_a_fit_finds_the_scale_that_errors_were_drawn_with():
 
 def test_rows_faster_than_the_datasheet_move_no_interval():
     time = {"engine": "vllm", "metric": "tpot_ms", "model_out": 1.0, "model_out_low": 0.9, "model_out_high": 1.1,
-            "at_bound": 0.5, "stands_in": False, "concurrency": 16}  # fmt: skip
+            "at_bound": 0.5, "stands_in": False, "faulty": False, "concurrency": 16}  # fmt: skip
     rows = [ROW | time | {"source_key": "s", "model": f"m{n}", "value": 0.9 + 0.01 * n} for n in range(20)]
     below = [ROW | time | {"source_key": "s", "model": "odd", "value": 0.1}]
     alone, both = (Fit.of(Errors.of("tpot", pd.DataFrame(part), "model_out")) for part in (rows, rows + below))
@@ -131,7 +132,14 @@ def test_rows_without_an_answer_count_and_err_nothing():
 
 def drawn_errors(error, kind):
     times = {"value": 100.0 * np.exp(error), "model_out": 100.0, "model_out_low": 95.0, "model_out_high": 105.0}
-    known = {"engine": "trtllm", "metric": "ttft_ms", "source_key": "one", "at_bound": 1e-3, "stands_in": False}
+    known = {
+        "engine": "trtllm",
+        "metric": "ttft_ms",
+        "source_key": "one",
+        "at_bound": 1e-3,
+        "stands_in": False,
+        "faulty": False,
+    }
     table = pd.DataFrame(ROW | times | known | {"concurrency": 16.0})
     table["model"] = [f"m{number % 8}" for number in range(len(error))]
     return table, Errors.of(kind, table, "model_out")

@@ -57,11 +57,11 @@ class ServerFlags:
 
     kv: format of the cache, "" for the engine's default; scheduler_recv_interval, stream_interval, api_servers,
     graph_tokens, batch_wait, max_num_seqs, token_budget, policy, prefix_caching: as the options of these names, empty
-    for the engine's own; whole_prompt: the budget is at least users + prompt + 64, rounded up to 64; beside: or prompt +
-    so many tokens; tuned: both limits follow from memory and lengths, as trtllm-bench works them out; draft_tokens: that
-    the model's own layers for several tokens (MTP) draft in a row; graph_sizes: to which decode steps are padded; attention_dp: whether each rank
-    of `tp` has its own sequences in attention; tp: of the accelerators that the source counts as `tp`, those that share
-    layers (0: all); the others are stages of a pipeline.
+    for the engine's own; whole_prompt: the budget is at least users + prompt + 64, rounded up to 64; beside: or prompt
+    + so many tokens; tuned: both limits follow from memory and lengths, as trtllm-bench works them out; draft_tokens:
+    that the model's own layers for several tokens (MTP) draft in a row; graph_sizes: to which decode steps are padded;
+    attention_dp: whether each rank of `tp` has its own sequences in attention; tp: of the accelerators that the source
+    counts as `tp`, those that share layers (0: all); the others are stages of a pipeline.
     """
 
     when: Conditions
@@ -108,7 +108,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Repeated:
+class SharedPrompts:
     """Requests of a run whose prompts an earlier run of the same server has sent: so many of the first ones.
 
     nominal: lengths of the run, as the notes of its row name them; requests: of the run.
@@ -138,7 +138,7 @@ class Client:
     warmup: Count = 0
     seed_reuse: Count = 0
     when: Conditions = Conditions()
-    repeats: tuple[Repeated, ...] = ()
+    repeats: tuple[SharedPrompts, ...] = ()
     faults: tuple[Fault, ...] = ()
 
     def of(self, facts: Mapping[str, Any]) -> Client:

@@ -97,15 +97,17 @@ class TestHours:
 
     @pytest.mark.parametrize("rate", [30.0, 95.0, 210.0, 375.0])
     def test_no_hour_has_one_more_than_it_takes(self, capacity: Capacity, rate: float) -> None:
-        """Counted up from one replica, by what each feels behind its router."""
+        """Counted up from one replica, by what each feels behind its router; the edge of a load is found to 2 %."""
         question, (part,) = capacity.question, capacity.option.parts
-        demand = capacity.demand(rate)
 
-        def enough(count: int) -> bool:
-            seen = demand.seen(count)
-            return not missed(lambda _: part.bearer.feel(seen, rate / count), question.slo)
+        def least(rate: float) -> int:
+            demand = capacity.demand(rate)
+            return next(
+                count for count in range(1, 100)
+                if not missed(lambda _: part.bearer.feel(demand.seen(count), rate / count), question.slo)  # noqa: B023
+            )  # fmt: skip
 
-        assert capacity.fleet(rate).replicas == next(filter(enough, range(1, 100)))
+        assert least(rate) <= capacity.fleet(rate).replicas <= least(1.02 * rate)
 
     def test_in_turn_it_takes_fewer_than_at_random(self, day: PlanAnswer, in_turn: PlanAnswer) -> None:
         assert day.over_time is not None

@@ -20,7 +20,7 @@ ASKED: dict[str, Any] = {
     "rate": 400, "isl": 1000, "osl": 200, "tp": [1], "token_budgets": [2048], "max_num_seqs": [256], "price": 3.0,
     "disaggregated": False,
 }  # fmt: skip
-SLO = "p95 tpot<50ms"
+SLO = "p95 tpot<20ms"
 
 
 @pytest.fixture(scope="module")

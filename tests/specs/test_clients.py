@@ -261,6 +261,16 @@ def test_atom_computes_prompts_first_and_equal_lengths_stay_in_step(tmp_path):
     assert other.resolved.plan.deployment.settings.policy == "chunked-prefill"
 
 
+@pytest.mark.parametrize(("row", "faulty"), [
+    ({"gpu": "b300-sxm", "isl": 8192}, True), ({"gpu": "b300-sxm", "isl": 1024}, False),
+    ({"gpu": "b200-sxm", "isl": 8192}, False), ({"gpu": "b300-sxm", "isl": 8192, "source_key": ""}, False),
+])  # fmt: skip
+def test_rows_of_a_faulty_server_are_known(tmp_path, row, faulty):
+    """1.2 s more for 8,192 tokens than for 1,024 on four B300: 4 PFLOP of attention at 40 TFLOP/s a GPU."""
+    (group,) = groups_of(tmp_path, {"model": "deepseek-r1", "engine": "sglang", "weight_dtype": "nvfp4"} | row)
+    assert list(group.client.faulty(*(group.column(name) for name in ("isl", "osl", "concurrency")))) == [faulty]
+
+
 def test_a_cache_without_room_for_all_prompts_keeps_none(tmp_path):
     """100 prompts of 32,000 tokens are 420 GB of keys and values: each is dropped before it comes again."""
     row = {"model": "llama-3.1-8b", "engine": "vllm", "isl": 32000, "osl": 100, "tp": 1, "concurrency": 32}
