@@ -87,7 +87,8 @@ def test_a_fit_finds_the_scale_that_errors_were_drawn_with():
     for number in range(60):
         sigma = (0.05, 0.4)[number % 2]
         time = {"engine": "vllm", "metric": "tpot_ms", "model_out": 1.0, "at_bound": 1e-9, "stands_in": False,
-                "faulty": False, "model_out_low": np.exp(-1.645 * sigma), "model_out_high": np.exp(1.645 * sigma), "concurrency": 16,
+                "faulty": False, "model_out_low": np.exp(-1.645 * sigma), "model_out_high": np.exp(1.645 * sigma),
+                "concurrency": 16,
                 "value": np.exp(draw.normal(0.0, np.sqrt(0.5 * sigma**2 + 0.01)))}  # fmt: skip
         rows += [ROW | time | {"source_key": "s", "model": f"m{number}"}]
     fit = Fit.of(Errors.of("tpot", pd.DataFrame(rows), "model_out"))
