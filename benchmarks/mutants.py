@@ -50,6 +50,7 @@ AREAS = {
     "rooflinekit/load": (
         "load/test_seconds.py load/test_loop.py load serving test_traffic.py test_load_intervals.py test_request.py"
     ),
+    "rooflinekit/decision": "test_fits.py",
     "rooflinekit/decision/economics": "economics planning/test_confidence.py serving/test_traces.py",
     "rooflinekit/decision/launching": "launching",
     "rooflinekit/decision/planning": "planning economics",
