@@ -40,7 +40,7 @@ import yaml  # noqa: F401
 ROOT = Path(__file__).resolve().parents[1]
 AREAS = {
     "rooflinekit/model/graph": "test_graph.py test_identities.py",
-    "rooflinekit/model/serving": "load test_energy.py test_images.py test_groups.py test_traffic.py",
+    "rooflinekit/model/serving": "test_worked_rows.py load test_energy.py test_images.py test_groups.py test_traffic.py",
     "rooflinekit/model": (
         "test_worked_rows.py test_predictions.py test_identities.py test_roofline.py test_timing.py test_memory.py"
         " test_dtype_units.py test_batch.py test_parallel.py test_routing.py test_kv_policy.py test_energy.py"

@@ -10,6 +10,7 @@ import pytest
 from rooflinekit.decision.planning.demand import read_demand
 from rooflinekit.estimation.estimator import resolve
 from rooflinekit.model.cache import _state_bytes
+from rooflinekit.model.kernels.attention import ChosenCore
 from rooflinekit.model.kernels.collective import SCALED, exchange_tiers
 from rooflinekit.model.kernels.gemm import BatchedLinear
 from rooflinekit.model.kernels.moe import Experts
@@ -18,13 +19,16 @@ from rooflinekit.model.kernels.routing import Routing
 from rooflinekit.model.serving.flight import any_of
 from rooflinekit.model.step import changed
 from rooflinekit.model.timing.calibrated import Regimes
+from rooflinekit.model.timing.forms import ExchangeTime
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import LoadErrors, StepCosts
-from rooflinekit.model.types.kernel import GemmShape, Kernel
+from rooflinekit.model.types.hardware import System
+from rooflinekit.model.types.kernel import ExchangeShape, GemmShape, Kernel
 from rooflinekit.model.types.model import GatedConvolution, GatedDeltaNet, LightningAttention, Mamba, Mamba2, Rwkv7
 from rooflinekit.model.types.time import KernelTime
+from rooflinekit.specs import load_accelerator
 
 
 @pytest.mark.parametrize(("dtype", "block", "scale"), [
@@ -182,3 +186,28 @@ def test_absorbed_products_are_those_of_the_tokens_that_decode():
     both = Step(Batch.prefill(1.0, 100.0) | Batch.decode(8.0, 50.0), Dtype.BF16, Dtype.BF16)
     assert op.kernels(both, 1)[0].flops == 2 * 8 * 16 * 512 * 128
     assert replace(op, prompts=True).kernels(both, 1)[0].flops == 2 * 108 * 16 * 512 * 128
+
+
+@pytest.mark.parametrize(("megabytes", "more"), [(1.0, 2e-6), (4.0, 4e-6)])
+def test_an_exchange_pays_for_its_protocol_by_the_root_of_its_bytes(megabytes, more):
+    """2 µs at 1 MB, and the root of four times as much at 4 MB."""
+    system, form = System.of(load_accelerator("h100-sxm").value), ExchangeTime()
+    kernel = Kernel(
+        "dispatch", "all_to_all", 1, Dtype.BF16, network_bytes=megabytes * 1e6, gpus=8, shape=ExchangeShape(64.0, 256.0)
+    )
+    without = replace(form, ramp=0.0).time(kernel, system)
+    assert form.time(kernel, system).total - without.total == pytest.approx(more, rel=1e-9)
+
+
+def test_compressed_keys_are_read_once_where_each_stands_for_four_tokens():
+    """Two sequences of 4,000 tokens keep 1,000 keys each, of 512 elements in two bytes."""
+    op = ChosenCore(heads=8, kv_heads=1, head_dim=512, cached=512, layer="compressed", ratio=4)
+    step = Step(Batch.decode(2.0, 4000.0), Dtype.BF16, Dtype.BF16)
+    kernel = op.launch(step, step.batch.decoding, 1)
+    assert kernel.shape.held == pytest.approx(2 * 1000 * 512 * 2, rel=1e-3)
+
+
+def test_a_token_is_mixed_with_the_one_before_it_in_six_ways(plan_of):
+    """RWKV-7: a weight for each element of each mixture, and three FLOP."""
+    (kernel,) = (each for each in plan_of("rwkv7-1.5b").kernels(Batch.decode(1.0, 100.0)) if each.name == "token_shift")
+    assert (kernel.flops, kernel.weight_bytes) == (18 * 2048, 6 * 2048 * 2)
