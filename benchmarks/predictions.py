@@ -131,11 +131,11 @@ DEPLOYMENTS: list[tuple[str, str, str]] = [
 ]
 
 
-def predicted() -> pd.DataFrame:
-    """Every deployment at both levels; a deployment that is refused says why instead of its figures."""
+def predicted(deployments: list[tuple[str, str, str]]) -> pd.DataFrame:
+    """Each deployment at both levels; a deployment that is refused says why instead of its figures."""
     rows = [
         {"model": model, "gpu": gpu, **{"options": options}, **dict(pair.split("=") for pair in options.split())}
-        for model, gpu, options in DEPLOYMENTS
+        for model, gpu, options in deployments
     ]
     table = pd.concat([pd.DataFrame(rows).assign(calibration=None), pd.DataFrame(rows).assign(calibration="none")])
     found = estimate_frame(_typed(table.assign(allow_oom=True).reset_index(drop=True)))
@@ -191,7 +191,7 @@ def main() -> int:
     group.add_argument("--write", action="store_true", help="write the table anew")
     parser.add_argument("--table", type=Path, default=TABLE)
     arguments = parser.parse_args()
-    new = predicted()
+    new = predicted(DEPLOYMENTS)
     if arguments.write:
         new.to_csv(arguments.table, index=False, float_format=_DIGITS)
         return 0

@@ -87,6 +87,15 @@ def test_bytes_cost_what_the_law_says():
     assert found.running == pytest.approx(1e-3 * law.active)
 
 
+@pytest.mark.parametrize(("caches", "near"), [(1e-3, 1.0), (1.0, 1 / 2), (2.0, 1 / 17)])
+def test_of_a_warm_cache_comes_the_less_the_more_is_moved(caches, near):
+    """1/(1 + (bytes/L2)^4): all of a thousandth of what it holds, half of what it holds, a 17th of twice as much."""
+    gpu = load_accelerator("h200-sxm").value
+    moved = caches * gpu.l2_bytes
+    found = kernel_energy(timed(weight_bytes=moved), gpu, gpu.power, warm=True).weights
+    assert found == pytest.approx(moved * (near * gpu.power.cache + (1.0 - near) * gpu.power.memory))
+
+
 @given(st.sampled_from(CHIPS), SIZES)
 def test_a_flop_of_attention_costs_what_one_of_a_product_does(chip, flops):
     gpu = load_accelerator(chip).value

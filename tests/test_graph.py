@@ -15,7 +15,7 @@ from rooflinekit.model.graph import BranchError, Graph, Pool, trace
 from rooflinekit.model.graph.arrays import Vectorised
 from rooflinekit.model.graph.javascript import Library, array, call
 from rooflinekit.model.graph.merge import Merge
-from rooflinekit.model.graph.symbol import OPERATORS, Symbol
+from rooflinekit.model.graph.symbol import OPERATORS, Symbol, fact
 from rooflinekit.model.graph.table import NodeTable
 from rooflinekit.model.graph.trace import flat
 from rooflinekit.model.operating_point import Predictor
@@ -166,6 +166,16 @@ def test_graphs_of_one_shape_share_a_function_and_call_each_other() -> None:
     assert printed.data["values"] == [3.0, 5.0, 0, 1]
     assert printed.data["numbers"] == [[2, [0, 1]], [2, [2, 3]]]  # two instances of each; a column of places of values
     assert "I[k[0]](y)" in printed.source
+
+
+def test_facts_that_differ_are_data() -> None:
+    made, library = Pool(), Library()
+    graphs = [trace(lambda x, n=n: [x * fact(n, "n", "a number")], ["x"], pool=made) for n in (3.0, 5.0)]
+    first, second = map(library.add, graphs)
+    assert first.template is second.template
+    printed = library.printed()
+    assert printed.data["values"] == [3.0, 5.0]
+    assert "3.0" not in printed.source
 
 
 def test_the_core_knows_no_physics() -> None:

@@ -149,6 +149,7 @@ def test_layers_that_attend_to_images_by_hand() -> None:
     positions, keys = 6404, 8 * 2 * 8 * 128  # of eight layers
     prefill = {kernel.name: kernel for kernel in plan.kernels(Batch.prefill(3.0, 100.0))}
     decode = {kernel.name: kernel for kernel in plan.kernels(Batch.decode(3.0, 100.0))}
+    assert decode["q_norm"].weight_bytes == (128 + 2) * 2  # a scale for each element of a head, and two gates
     made = prefill["cross_kv_proj"]
     assert made.count * made.flops == 2 * 3 * positions * 4096 * keys
     assert "cross_kv_proj" not in decode

@@ -29,6 +29,15 @@ def test_the_table_has_every_deployment_at_both_levels(table):
     assert set(table.groupby(key)["level"].agg(frozenset)) == {frozenset({"expected", "bound"})}
 
 
+@pytest.mark.parametrize("first", range(10))
+def test_the_code_gives_the_table(table, first):
+    """A tenth of the deployments, each of another kind; `make predictions` says how to write the table anew."""
+    new = predictions.predicted(predictions.DEPLOYMENTS[first::10])
+    key = ["model", "gpu", "options", "level"]
+    assert len(new) == 20
+    assert predictions.moved(table.merge(new[key], on=key), new) == []
+
+
 def test_nothing_expected_is_faster_than_its_bound(table):
     key = ["model", "gpu", "options"]
     both = table[table["level"] == "expected"].merge(table[table["level"] == "bound"], on=key, suffixes=("", "_bound"))

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import comb
+from math import comb, expm1
 
 import pytest
 
 from rooflinekit.decision.planning.demand import read_demand
 from rooflinekit.estimation.estimator import resolve
 from rooflinekit.model.cache import _state_bytes
+from rooflinekit.model.kernels.attention import ChosenCore
 from rooflinekit.model.kernels.collective import SCALED, exchange_tiers
+from rooflinekit.model.kernels.gemm import BatchedLinear
 from rooflinekit.model.kernels.moe import Experts
 from rooflinekit.model.kernels.operation import Step
 from rooflinekit.model.kernels.routing import Routing
+from rooflinekit.model.serving.flight import any_of
 from rooflinekit.model.step import changed
+from rooflinekit.model.timing.calibrated import Regimes
+from rooflinekit.model.timing.forms import ExchangeTime
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import LoadErrors, StepCosts
-from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.model.types.hardware import System
+from rooflinekit.model.types.kernel import ExchangeShape, GemmShape, Kernel
 from rooflinekit.model.types.model import GatedConvolution, GatedDeltaNet, LightningAttention, Mamba, Mamba2, Rwkv7
 from rooflinekit.model.types.time import KernelTime
+from rooflinekit.specs import load_accelerator
 
 
 @pytest.mark.parametrize(("dtype", "block", "scale"), [
@@ -114,3 +121,93 @@ def test_prompts_of_sessions_end_at_the_context_that_is_asked_for():
     asked = {"rate": 1.0, "sessions": "chat:turns=3,first=100000"}
     assert read_demand(asked | {"max_context": 8192}).isl.quantile(1.0) <= 8192
     assert 100_000 <= read_demand(asked).isl.quantile(1.0) <= 131_072
+
+
+def test_the_chance_of_any_loses_no_digits_where_few_come():
+    """1 - exp(-x), of which the difference keeps four digits of sixteen at x = 1e-12, and the series all."""
+    for count in (1e-12, 9.9e-4, 1e-3, 0.7):
+        assert any_of(count) == pytest.approx(-expm1(-count), rel=1e-9)
+
+
+def test_no_end_of_an_interval_falls_where_the_time_does_not_grow():
+    """Edges at 16 and 256 rows lie between regimes around 4, 64 and 1024. Weights are streamed up to 64 rows, and from
+    there to 1024 the time grows with the power 0.6 at the least: by 2**2.4, so that a factor of 6 becomes 1.14 at 64,
+    less than its own 1.2. At 4 rows the lower end is no lower than at 64."""
+    regimes = Regimes("m", (16.0, 256.0), (1.1, 1.2, 6.0))
+
+    def ends(rows):
+        return regimes.factors(Kernel("w", "gemm", 1, Dtype.BF16, shape=GemmShape(rows, 8, 8)))
+
+    assert ends(4.0) == pytest.approx((1.1, 1.2))
+    assert ends(64.0) == pytest.approx((1.2, 1.2))
+    assert ends(1024.0) == pytest.approx((6.0, 6.0))
+    assert Regimes("m", (16.0, 256.0), (1.1, 1.2, 9.0)).factors(
+        Kernel("w", "gemm", 1, Dtype.BF16, shape=GemmShape(64.0, 8, 8))
+    ) == pytest.approx((1.2, 9.0 / 2**2.4))  # fmt: skip
+
+
+def test_an_interval_is_that_of_its_first_regime_down_to_one_row():
+    """Edges at 2 and 8 lie between regimes around 1, 4 and 16: one byte is the middle of the first."""
+    regimes = Regimes("traffic", (2.0, 8.0), (1.4, 1.2, 1.1))
+    assert regimes.factors(Kernel("w", "elementwise", 1, Dtype.BF16, activation_bytes=1.0)) == (1.4, 1.4)
+
+
+def test_a_prompt_as_long_as_the_largest_graph_replays_it():
+    plan = resolve("llama-3-8b", "h100-sxm", Deployment(), None).plan
+    most = plan.graph_tokens
+    assert most == 512.0
+    decoding = Batch.decode(8.0, 100.0)
+    assert [plan.iteration(Batch.prefill(1.0, tokens)).graphed for tokens in (most, most + 1.0)] == [1.0, 0.0]
+    mixed = [plan.iteration(Batch.prefill(1.0, tokens) | decoding).graphed for tokens in (most - 7.0, most - 6.0)]
+    assert mixed == [1.0, 0.0]  # the sequence of the prompt is one of the eight that decode: 7 beside its own tokens
+
+
+def test_the_last_streams_are_weighed_together(plan_of):
+    """Four streams of D: each of four weights is a product with all 4·D numbers, and the sum is one more pass, in
+    multiplications and additions; 4·4·D weights, a bias of each and a scale."""
+    plan = plan_of("deepseek-v4-flash", gpu="h200-sxm", tp=8)
+    hidden = plan.model.hidden
+    (head,) = (kernel for kernel in plan.kernels(Batch.decode(1.0, 100.0)) if kernel.name == "hyper_head")
+    assert head.flops == 2.0 * 4 * hidden * 5
+
+
+@pytest.mark.parametrize("chosen", [False, True])
+def test_pairs_of_a_rank_are_all_that_come_or_those_of_its_experts(chosen):
+    """One of two ranks: DeepEP sends it the pairs of its own experts, an all-gather those of both."""
+    op = Experts(Routing(8, 2, 2), 8, 4, 3, 0, Dtype.BF16, Dtype.BF16, chosen=chosen)
+    (kernel,) = op.kernels(Step(Batch.decode(64.0, 8.0), Dtype.BF16, Dtype.BF16), 1)
+    assert kernel.shape.slots == (kernel.shape.routed if chosen else 64 * 2)
+    assert kernel.shape.routed < 64 * 2
+
+
+def test_absorbed_products_are_those_of_the_tokens_that_decode():
+    """8 sequences decode beside a prompt of 100 tokens, which takes the other form of attention."""
+    op = BatchedLinear("absorb", 16, 512, 128, Dtype.BF16, Dtype.BF16)
+    both = Step(Batch.prefill(1.0, 100.0) | Batch.decode(8.0, 50.0), Dtype.BF16, Dtype.BF16)
+    assert op.kernels(both, 1)[0].flops == 2 * 8 * 16 * 512 * 128
+    assert replace(op, prompts=True).kernels(both, 1)[0].flops == 2 * 108 * 16 * 512 * 128
+
+
+@pytest.mark.parametrize(("megabytes", "more"), [(1.0, 2e-6), (4.0, 4e-6)])
+def test_an_exchange_pays_for_its_protocol_by_the_root_of_its_bytes(megabytes, more):
+    """2 µs at 1 MB, and the root of four times as much at 4 MB."""
+    system, form = System.of(load_accelerator("h100-sxm").value), ExchangeTime()
+    kernel = Kernel(
+        "dispatch", "all_to_all", 1, Dtype.BF16, network_bytes=megabytes * 1e6, gpus=8, shape=ExchangeShape(64.0, 256.0)
+    )
+    without = replace(form, ramp=0.0).time(kernel, system)
+    assert form.time(kernel, system).total - without.total == pytest.approx(more, rel=1e-9)
+
+
+def test_compressed_keys_are_read_once_where_each_stands_for_four_tokens():
+    """Two sequences of 4,000 tokens keep 1,000 keys each, of 512 elements in two bytes."""
+    op = ChosenCore(heads=8, kv_heads=1, head_dim=512, cached=512, layer="compressed", ratio=4)
+    step = Step(Batch.decode(2.0, 4000.0), Dtype.BF16, Dtype.BF16)
+    kernel = op.launch(step, step.batch.decoding, 1)
+    assert kernel.shape.held == pytest.approx(2 * 1000 * 512 * 2, rel=1e-3)
+
+
+def test_a_token_is_mixed_with_the_one_before_it_in_six_ways(plan_of):
+    """RWKV-7: a weight for each element of each mixture, and three FLOP."""
+    (kernel,) = (each for each in plan_of("rwkv7-1.5b").kernels(Batch.decode(1.0, 100.0)) if each.name == "token_shift")
+    assert (kernel.flops, kernel.weight_bytes) == (18 * 2048, 6 * 2048 * 2)

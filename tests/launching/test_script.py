@@ -132,7 +132,27 @@ class TestReplicas:
     def test_a_replica_of_several_hosts(self) -> None:
         made = rk.launch("llama-3-8b", tp=8, host_gpus=4, engine="sglang")
         assert ("--nnodes", "2") in [setting.args for setting in made.servers[0].settings]
+        assert ("--dist-init-addr", "HEAD-HOST:5000") in made.servers[0].options()
         assert any("--node-rank 0 to 1" in note for note in made.notes)
+
+    @pytest.mark.parametrize(
+        ("model", "asked", "joined"),
+        [
+            ("llama-3-8b", {"tp": 8}, True),
+            ("llama-3-8b", {"tp": 4}, False),
+            ("qwen3-30b-a3b", {"dp": 8, "ep": 8}, False),
+        ],
+    )
+    def test_ray_joins_hosts_that_share_one_attention_replica(
+        self, model: str, asked: dict[str, int], joined: bool
+    ) -> None:
+        server = rk.launch(model, host_gpus=4, engine="vllm", **asked).servers[0]
+        assert (("--distributed-executor-backend", "ray") in server.options()) is joined
+
+    @pytest.mark.parametrize("replicas", [1, 2])
+    def test_several_replicas_need_a_load_balancer(self, replicas: int) -> None:
+        notes = rk.launch("llama-3-8b", replicas=replicas).notes
+        assert any("load balancer" in note for note in notes) is (replicas > 1)
 
     def test_attention_replicas_over_several_hosts(self) -> None:
         made = rk.launch("qwen3-30b-a3b", dp=16, ep=16, engine="vllm")
@@ -187,6 +207,10 @@ class TestPlan:
         assert front["context_servers"] == {"num_instances": 3, "urls": [f"localhost:{8100 + n}" for n in range(3)]}
         assert front["generation_servers"]["urls"] == ["localhost:8200"]
         assert made.servers[0].config["cache_transceiver_config"]["backend"] == "DEFAULT"
+        assert ("--extra_llm_api_options", "prefill.yaml") in made.servers[0].options()
+        script = launch_script(made, with_files=True)  # `<<-` drops the tab before a line of a file, and no space
+        assert "\n\thostname: localhost\n" in script
+        assert "\n  trtllm-serve " in script
 
     def test_lengths_and_load_are_those_of_the_traffic(self) -> None:
         traffic = {"rate": 3.0, "users": None, "isl_mean": 499.6, "osl_mean": 100.0, "isl_cv": 0.5, "osl_cv": 0.0,

@@ -234,6 +234,13 @@ def test_a_user_alone_is_never_in_two_requests_at_once(engine, requests):
     assert answer.load.rate * answer.e2e_ms / 1e3 == pytest.approx(1.0, rel=0.001 + 0.03 / requests)
 
 
+def test_a_user_alone_is_the_one_sequence_and_two_tokens_have_one_time_between_them():
+    found = play_load(predictor("vllm"), AskedLoad(LogNormal(500, 1.0, 4000), Fixed(2), users=1, requests=60))
+    assert found.held == 1
+    assert found.sequences == 1.0
+    assert 0.0 < found.errors("tpot")["mean"] < 1e3 * found.tpot
+
+
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_a_request_of_one_token_decodes_nothing(policy):
     """Its token comes with the prompt: a full engine of such requests has no decode steps in its turn."""

@@ -55,3 +55,12 @@ def test_percentiles_are_those_of_requests_that_vary():
     assert (waits.mean, waits.quantile(0.5), waits.quantile(0.9), waits.quantile(0.99)) == (5.5, 5.0, 9.0, 10.0)
     spaced = played([2.0 * n for n in range(10)], [8] * 10, [1] * 10, max_num_seqs=1)
     assert spaced.ttft.tolist() == [1.0] * 10
+
+
+@pytest.mark.parametrize(("interval", "begun"), [(1, [0.0, 2.0, 7.0]), (4, [0.0, 5.0, 10.0])])
+def test_a_scheduler_that_looks_at_its_queue_every_fourth_decode_step_sees_requests_later(interval, begun):
+    """The first has its prompt computed until 1 and then decodes on and on: after every step the queue is looked at, or
+    after four, at 5. The next step computes a prompt too, and four more steps have passed at 10."""
+    found = played([0.0, 1.5, 6.5], [8] * 3, [12, 2, 2], receive_interval=interval)
+    assert found.begun.tolist() == begun
+    assert found.first.tolist() == [at + 1.0 for at in begun]

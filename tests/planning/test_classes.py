@@ -320,7 +320,10 @@ class TestFiles:
         table = _file(
             tmp_path, "name;rate;isl;osl_cv;cached;requests;deadline\na;2rps;500;0.5;30%;;\nb;;;;;100;2h\n", "c.csv"
         )
-        assert read_classes(yaml, "p95 ttft<1s") == read_classes(table, "p95 ttft<1s")
+        chat, job = read_classes(yaml, "p95 ttft<1s")
+        assert (chat, job) == read_classes(table, "p95 ttft<1s")
+        assert (chat.rate, job.rate) == (2.0, 100 / 7200)
+        assert (chat.priority, job.priority) == (0, 1)  # a job comes after all that wait for answers
 
     @pytest.mark.parametrize(
         ("text", "says"),

@@ -82,6 +82,13 @@ def test_the_peak_is_what_the_fleet_is_made_for() -> None:
     assert read_demand({"users": 5, "peak": 1.5}).peak_load == 8.0  # whole users
 
 
+@pytest.mark.parametrize(
+    ("osl", "longest"), [("300", 300 + 52), ("lognormal:mean=300,cv=0.5,max=900", 900), ("2", 2)]
+)  # evenly by a tenth: sqrt(3) of it to either side
+def test_equal_answers_of_users_vary_by_a_tenth_and_others_are_as_asked(osl: str, longest: int) -> None:
+    assert read_demand({"users": 5, "isl": 1000, "osl": osl}).longest_played == 1000 + longest
+
+
 @given(st.floats(0.0, 20.0), st.integers(1, 1000))
 def test_requests_drawn_at_random_come_ever_more_like_poisson(cv: float, replicas: int) -> None:
     seen = read_demand({"rate": 1.0, "cv": cv, "router": "random"}).seen(float(replicas))

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+from dataclasses import replace
 from itertools import product, takewhile
 from pathlib import Path
 from typing import Any
@@ -193,14 +194,17 @@ class TestHours:
         assert answer.best.gpus
 
     def test_shares_of_terms_are_of_what_is_paid(self, tmp_path: Path) -> None:
-        """Spot machines with spares are more than the fleet, and yet no more than all that is paid."""
+        """Spot machines with spares are more than the fleet, and yet no more than all that is paid, be it cents."""
         path = tmp_path / "prices.csv"
-        path.write_text("name,term,commitment,interruptions,low,high,source\nh100-sxm,on demand,,,3,3,me\n"
-                        "h100-sxm,spot,,900,1,1,me\n")  # fmt: skip
+        path.write_text("name,term,commitment,interruptions,low,high,source\nh100-sxm,on demand,,,3e-5,3e-5,me\n"
+                        "h100-sxm,spot,,900,1e-5,1e-5,me\n")  # fmt: skip
         over = _plan(prices=str(path)).over_time
         assert over is not None
         assert sum(each.gpu_hours for each in over.paid) > over.gpu_hours
+        assert over.usd is not None and over.usd < 1.0
         assert "Paid as 100 % spot" in over.answer
+        assert replace(over, usd=1.0, paid_usd=0.993).saved_usd == pytest.approx(0.007)
+        assert replace(over, usd=1.0, paid_usd=0.996).saved_usd == 0.0  # less than half a cent
 
     def test_a_load_that_never_changes_saves_nothing(self) -> None:
         """Twenty-four equal hours: the sentence and the two totals are the same."""

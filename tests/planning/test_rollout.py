@@ -45,6 +45,7 @@ class TestParts:
         assert found.train_flops == pytest.approx(64 * each, rel=2e-3)
         assert found.best.training_s == pytest.approx(64 * each / (989.4e12 * 0.5), rel=2e-3)
         assert found.tokens == 64 * 2000
+        assert step(isl=1000, osl=1000).best.training_s == pytest.approx(2.0 * found.best.training_s)  # 25 % is usual
 
     @pytest.mark.parametrize("degrees", [{"tp": 4}, {"tp": 2, "pp": 2}, {"dp": 4, "ep": 4}, {}], ids=str)
     def test_flops_do_not_depend_on_who_shares_them(self, degrees: dict[str, int]) -> None:

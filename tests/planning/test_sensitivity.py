@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
-from rooflinekit.decision.planning.sensitivity import Swing
+from rooflinekit.decision.planning.sensitivity import Sized, Swing
 from rooflinekit.load.lengths import Empirical, LogNormal, stretched
 
 ASKED: dict[str, Any] = {"rate": 90.0, "isl": 1000, "osl": 150, "tp": [1], "aggregated_only": True, "price": 2.0}
@@ -22,6 +22,12 @@ def found() -> rk.PlanAnswer:
 
 def named(found: rk.PlanAnswer) -> dict[str, Swing]:
     return {each.name: each for each in found.sensitivity}
+
+
+def test_a_swing_is_in_dollars_where_both_ends_have_a_price_and_else_in_accelerators() -> None:
+    priced, bare = Sized(4, 800.0), Sized(7, None)
+    assert Swing("rate", priced, Sized(6, 1200.0)).reach == 400.0
+    assert Swing("rate", priced, bare).reach == 3.0
 
 
 def test_less_load_looser_objectives_and_faster_steps_never_take_more(found: rk.PlanAnswer) -> None:

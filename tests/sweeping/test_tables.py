@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.decision.sweeping.answer import SweepJob
-from rooflinekit.decision.sweeping.output import KeptPieces, write_table
+from rooflinekit.decision.sweeping.output import KeptPieces, check_suffix, write_table
 from rooflinekit.decision.sweeping.sweep import Grid, Means, run
 from rooflinekit.decision.sweeping.tables import TextTable
 
@@ -45,6 +45,13 @@ def folder(tmp_path, monkeypatch):
 
 def sweep(*arguments: str, given: str | None = None):
     return CliRunner().invoke(app, ["sweep", *arguments], input=given)
+
+
+def test_a_sheet_holds_two_to_the_twentieth_rows_with_its_header():
+    check_suffix(Path("a.xlsx"), 2**20 - 1)
+    check_suffix(Path("a.csv"), 2**20)
+    with pytest.raises(rk.InputError, match="more than the 1,048,576 of a sheet"):
+        check_suffix(Path("a.xlsx"), 2**20)
 
 
 def test_a_csv_table_comes_back_with_every_cell(folder):
