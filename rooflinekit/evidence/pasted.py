@@ -14,7 +14,7 @@ from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
-from rooflinekit.evidence.measurement import MeasuredRun, RunFacts
+from rooflinekit.evidence.measurement import Fields, MeasuredRun, RunFacts
 from rooflinekit.evidence.startup import formats_of, gguf_format, services
 from rooflinekit.evidence.tools import LLAMA_COUNTS, How, llama_run, measurement_of
 from rooflinekit.model.types.errors import SpecError
@@ -158,7 +158,7 @@ def _plain(text: str) -> float:
 def _run(source: str, how: How, record: Mapping[str, Any]) -> Iterator[MeasuredRun]:
     """The run of a record that holds something measured."""
     if any(name.startswith(_MEASURED) for name in record):
-        yield measurement_of(source, how, record)
+        yield measurement_of(Fields(source, record), how)
 
 
 def _documents(source: str, text: str, from_json: Parser) -> Iterator[MeasuredRun]:
