@@ -7,8 +7,6 @@ tokens. Nothing of a request is logged or kept.
 from __future__ import annotations
 
 import asyncio
-import gc
-import hmac
 import json
 import math
 import socket
@@ -26,7 +24,7 @@ from uuid import uuid4
 from typing_extensions import override
 
 from rooflinekit.load.arrivals import Arrival
-from rooflinekit.model.types.errors import InputError, RooflinekitError, needing
+from rooflinekit.model.types.errors import InputError, needing
 from rooflinekit.ops.engine import PlayedEngine, RealClock, SetClock, Stream
 from rooflinekit.ops.log import log, log_sparingly
 from rooflinekit.version import __version__
@@ -41,7 +39,16 @@ with needing("serving over HTTP", "serve"):
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from rooflinekit.ops.connections import Connection, ConnectionLimits, more_descriptors
-    from rooflinekit.ops.web import LOCAL, here_alone, read_token
+    from rooflinekit.ops.web import (
+        LOCAL,
+        configured,
+        here_alone,
+        is_json,
+        read_token,
+        settled,
+        shows,
+        until_signal,
+    )
 
 CLOCKS = ("real", "jump", "held")
 """real: seconds pass; a number instead says how many played ones pass in each. jump: the clock goes to the next token
@@ -402,7 +409,7 @@ def _json(data: object) -> Response:
 
 
 async def _read(request: Request) -> dict[str, Any]:
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+    if not is_json(request):
         raise RefusedError(415, "send JSON, with Content-Type: application/json")
     body = bytearray()
     async for part in request.stream():
@@ -483,9 +490,7 @@ class _EngineServer:
 
     def admit(self, request: Request) -> None:
         """Refuse who does not show the token."""
-        scheme, _, shown = request.headers.get("authorization", "").partition(" ")
-        same = hmac.compare_digest(shown.strip().encode(), self.token.encode())
-        if self.token and not (scheme.lower() == "bearer" and same):
+        if not shows(request, self.token):
             raise RefusedError(401, "give the token of this server as 'Authorization: Bearer TOKEN'")
 
     async def answered(self, request: Request, chat: bool) -> Any:
@@ -571,13 +576,10 @@ def application(
     async def played(made: Starlette) -> AsyncIterator[None]:
         playing = asyncio.create_task(server.player.play())
         playing.add_done_callback(server.player.over)
-        gc.collect()
-        gc.freeze()
-        ready()
         try:
-            yield
+            with settled(ready):
+                yield
         finally:
-            gc.unfreeze()
             playing.cancel()
 
     handlers: dict[Any, Any] = {RefusedError: _refused, HTTPException: _unknown, ClientDisconnect: _left}
@@ -616,14 +618,4 @@ def run(listening: Any, engine: PlayedEngine, clock: str, streams: int, ready: C
     more_descriptors()
     bounds = ConnectionLimits(0, streams + _OTHERS, share=1)
     served = application(engine, clock, streams, listening.getsockname()[0] in LOCAL, ready)
-    server = uvicorn.Server(uvicorn.Config(
-        served, http=type("Bounded", (_Timed,), {"bounds": bounds, "seconds": 60.0}), ws="none",
-        backlog=bounds.taken, log_config=None, log_level="warning", access_log=False, server_header=False,
-        timeout_keep_alive=75, timeout_graceful_shutdown=_GRACE,
-    ))  # fmt: skip
-    try:
-        server.run([listening])
-    except KeyboardInterrupt:
-        return
-    if not server.started:
-        raise RooflinekitError("the server did not start; its log says why")
+    until_signal(uvicorn.Server(configured(served, _Timed, bounds, 60.0, _GRACE)), listening, "server")
