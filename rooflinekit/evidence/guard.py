@@ -57,7 +57,7 @@ UNITS = (*_TIMES, *RATES)
 _IN_BRACKETS = re.compile(r"(.*?)\s*[(\[]\s*([^()\[\]]+?)\s*[)\]]")
 _P10_TO_P90 = 2.563  # standard deviations of a normal distribution between them
 _QUARTILES = 1.349
-_SERVED = {"ttft_ms": "ttft", "tpot_ms": "tpot", "e2e_ms": "e2e"}
+_SERVED = ("ttft_ms", "tpot_ms", "e2e_ms")
 _OUTPUT, _REQUESTS = "output tok/s", "requests/s"  # at the end of names
 _MEAN, _NOISE = "nv/cold/time/gpu/mean", "nv/cold/time/gpu/stdev/relative"
 _BATCH = "nv/batch/time/gpu/mean"  # where isolated launches were left out
@@ -199,9 +199,9 @@ def _served_readings(run: MeasuredRun) -> Iterator[BenchmarkValue]:
     load = {"in": facts.isl and round(facts.isl), "out": facts.osl and round(facts.osl), "rate": facts.rate,
             "in flight": facts.concurrency}  # fmt: skip
     said = _named(str(facts.model or "model"), {name: cell for name, cell in load.items() if cell})
-    for metric, part in _SERVED.items():
-        if value := getattr(run, part).middle[1]:
-            yield BenchmarkValue(f"{said}: {part.upper()}", value * 1e-3, run=run, metric=metric)
+    for metric in _SERVED:
+        if value := run.figures[metric][1]:
+            yield BenchmarkValue(f"{said}: {metric.removesuffix('_ms').upper()}", value * 1e-3, run=run, metric=metric)
     if run.output_tok_s:
         yield BenchmarkValue(f"{said}: {_OUTPUT}", run.output_tok_s, rate=True, run=run, metric="output_tok_s")
     elif run.request_s:

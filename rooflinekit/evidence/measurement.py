@@ -83,6 +83,12 @@ class MeasuredRun:
     total: float | None = None
     deployment: tuple[tuple[str, Any], ...] = ()
 
+    @property
+    def figures(self) -> dict[str, tuple[str, float | None]]:
+        """Latencies [ms] and the rate of output tokens [1/s], each with the statistic that the file gives."""
+        times = {f"{name}_ms": getattr(self, name).middle for name in ("ttft", "tpot", "e2e")}
+        return times | {"output_tok_s": ("mean", self.output_tok_s)}
+
 
 @dataclass(frozen=True)
 class StartUp:

@@ -70,10 +70,8 @@ def accuracy_rows(found: Accuracy) -> list[dict[str, Any]]:
 
 def accuracy_document(found: Accuracy) -> Document:
     """The whole answer."""
-    summary = [
-        [kind, str(sum(group.n for group in found.kinds[kind])), *_cells(figures)]
-        for kind, figures in found.summary.items()
-    ]
+    summary = [[kind, str(sum(group.n for group in found.kinds[kind])), *_cells(figures)]
+               for kind, figures in found.summary.items()]  # fmt: skip
     counted = f"{found.answered} of {found.rows} rows answered; errors are |predicted − measured| / measured"
     used = ", ".join(f"{name} ({digest})" for name, digest in found.calibrations.items())
     return [
@@ -132,9 +130,7 @@ def comparison_rows(found: Comparison) -> list[dict[str, Any]]:
 
 def comparison_document(found: Comparison) -> Document:
     """The whole answer."""
-    failed = (
-        f"not compared: {source}: {reason.removeprefix(f'{source}: ')}" for source, reason in found.failed.items()
-    )
+    failed = (f"not compared: {source}: {why.removeprefix(f'{source}: ')}" for source, why in found.failed.items())
     return [*(section for run in found.runs for section in _run(run)), Section("", [Items(*failed)])]
 
 
@@ -177,13 +173,7 @@ def _reconciled(run: ComparedRun, why: Why) -> Iterator[Section]:
          *(ms(reason.predicted[each.metric]) for each in times), f"{reason.misfit:.1f}", f"{reason.score:.1f}"]
         for reason in why.reasons
     ]  # fmt: skip
-    head = [
-        "changes that explain it",
-        "in place of",
-        *(_NAMES[each.metric] for each in times),
-        "misfit",
-        "score",
-    ]
+    head = ["changes that explain it", "in place of", *(_NAMES[each.metric] for each in times), "misfit", "score"]
     if rows:
         rows.append(["measured", "", *(ms(each.measured) for each in times), "", ""])
         yield Section("", [CellTable(head, rows, left=(0, 1), room=_CHANGES)])
@@ -258,14 +248,8 @@ def _errors(fit: EngineFit) -> CellTable:
         return [name, str(rows), *("" if figure is None else percent(figure, 1) for figure in figures)]
 
     ends = (file.name if len(file.name) <= _LONGEST else f"…{file.name[1 - _LONGEST :]}" for file in fit.files)
-    table = [
-        cells(name, file.rows, (file.before, file.after, file.unseen))
-        for name, file in zip(ends, fit.files, strict=True)
-    ]
-    table += [
-        cells(f"all, {_NAMES[name]}", error.rows, (error.before, error.after, error.unseen))
-        for name, error in fit.errors.items()
-    ]
+    rows = [*zip(ends, fit.files, strict=True), *((f"all, {_NAMES[name]}", each) for name, each in fit.errors.items())]
+    table = [cells(name, each.rows, (each.before, each.after, each.unseen)) for name, each in rows]
     return CellTable(["mean error", "figures", "before", "after", "left out"], table)
 
 
@@ -357,9 +341,8 @@ def _left(found: Watched) -> Iterator[str]:
     if (left := found.headroom) is not None:
         words = f"headroom {percent(left.share)}: {significant(left.rate)} of {significant(left.knee)} requests/s"
         if left.share < 0:
-            words = (
-                f"no headroom: {significant(left.rate)} requests/s come, and {significant(left.knee)} can be sustained"
-            )
+            sustained = significant(left.knee)
+            words = f"no headroom: {significant(left.rate)} requests/s come, and {sustained} can be sustained"
         elif left.hours_left is not None:
             grows = "now" if left.peak is None else f"from day to day, {significant(left.peak)} in the highest hour"
             words += f"; as the rate grows {grows}, none is left in {_spell(left.hours_left)}"
@@ -479,17 +462,12 @@ def league_document(found: League) -> Document:
 
 
 def _league_standing(each: Standing) -> list[str]:
-    apart = ["", "", ""] if each.tool == OURS else [str(each.wins), str(each.losses), str(each.draws)]
-    sizes = [
-        _league_percent(each.error),
-        _league_percent(each.bias, signed=True),
-        "" if each.tool == OURS else _league_percent(each.ours),
-    ]
-    return [each.tool, f"{each.answered:,}", *sizes, *apart]
+    def share(value: float | None, signed: bool = False) -> str:
+        return "–" if value is None else percent(value, 1, signed=signed)
 
-
-def _league_percent(value: float | None, signed: bool = False) -> str:
-    return "–" if value is None else percent(value, 1, signed=signed)
+    ours, counts = share(each.ours), [str(each.wins), str(each.losses), str(each.draws)]
+    beside = [""] * 4 if each.tool == OURS else [ours, *counts]
+    return [each.tool, f"{each.answered:,}", share(each.error), share(each.bias, signed=True), *beside]
 
 
 def _league_named(found: League, tool: str) -> list[Section]:
@@ -497,7 +475,7 @@ def _league_named(found: League, tool: str) -> list[Section]:
     sections = []
     for outcome, words in (("win", "nearer than"), ("loss", "further off than")):
         own = sorted((each for each in found.figures if each.outcome(tool) == outcome),
-                     key=lambda each: -_league_gap(each, tool))  # fmt: skip
+                     key=lambda each: -abs(_league_miss(each, OURS) - _league_miss(each, tool)))  # fmt: skip
         if own:
             head = [f"{OURS} is {words} {tool}", "", "measured", "ours", tool]
             cells = [[each.name, _METRIC_WORDS.get(each.metric, each.metric), three(each.measured),
@@ -507,10 +485,8 @@ def _league_named(found: League, tool: str) -> list[Section]:
     return sections
 
 
-def _league_gap(each: Rated, tool: str) -> float:
-    """By how much one error is larger than the other, as logarithms."""
-    ours, theirs = (abs(math.log((each.answers[name] or 1.0) / each.measured)) for name in (OURS, tool))
-    return abs(ours - theirs)
+def _league_miss(each: Rated, tool: str) -> float:
+    return abs(math.log((each.answers[tool] or 1.0) / each.measured))
 
 
 def _league_answer(each: Rated, tool: str) -> str:

@@ -78,11 +78,16 @@ def figures(row: Any, ttft: float, tpot: float) -> dict[str, float]:
     146.66666666666666
     """
     whole = ttft + (row.osl - 1.0) * tpot
-    total = 1e3 * row.users * row.osl / whole
+    every = _under_load(row, ttft, tpot, whole, 1e3 * row.users * row.osl / whole)
+    return every | {"prefill_tok_s": 1e3 * row.users * row.isl / ttft}
+
+
+def _under_load(row: Any, ttft: float, tpot: float, whole: float, total: float) -> dict[str, float]:
+    """Every metric of a load, from its times [ms] and its rate of output tokens [1/s]."""
     return {
         "ttft_ms": ttft, "tpot_ms": tpot, "e2e_ms": whole, "output_tok_s_total": total,
         "output_tok_s_per_gpu": total / row.gpus, "output_tok_s_per_user": 1e3 / tpot,
-        "prefill_tok_s": 1e3 * row.users * row.isl / ttft,
+        "prefill_tok_s": total * row.isl / row.osl,
     }  # fmt: skip
 
 
@@ -169,11 +174,7 @@ def aiconfigurator(row: Any, mode: str = "SILICON") -> dict[str, float]:
     if row.load == "concurrency":
         found = _estimate()(**given, batch_size=max(round(row.users / row.dp), 1))
         total = float(found.tokens_per_second_per_gpu) * row.gpus
-        return {
-            "ttft_ms": float(found.ttft), "tpot_ms": float(found.tpot), "e2e_ms": float(found.request_latency),
-            "output_tok_s_total": total, "output_tok_s_per_gpu": total / row.gpus,
-            "output_tok_s_per_user": 1e3 / float(found.tpot), "prefill_tok_s": total * row.isl / row.osl,
-        }  # fmt: skip
+        return _under_load(row, float(found.ttft), float(found.tpot), float(found.request_latency), total)
     best = _best_of_queue(given)
     return {"output_tok_s_total": best * row.gpus, "output_tok_s_per_gpu": best}
 
@@ -221,13 +222,8 @@ def aisimulate(row: Any) -> dict[str, float]:
                    "workers": {"aggregated": {"parallelism": split}}},
     }  # fmt: skip
     found = _reported(config)
-    times = {f"{name}_ms": float(found[f"mean_{name}_ms"]) for name in ("ttft", "tpot")}
-    total = float(found["output_throughput_tok_s"])
-    return times | {
-        "e2e_ms": times["ttft_ms"] + (row.osl - 1.0) * times["tpot_ms"], "output_tok_s_total": total,
-        "output_tok_s_per_gpu": total / row.gpus, "output_tok_s_per_user": 1e3 / times["tpot_ms"],
-        "prefill_tok_s": total * row.isl / row.osl,
-    }  # fmt: skip
+    ttft, tpot = (float(found[f"mean_{name}_ms"]) for name in ("ttft", "tpot"))
+    return _under_load(row, ttft, tpot, ttft + (row.osl - 1.0) * tpot, float(found["output_throughput_tok_s"]))
 
 
 def _reported(config: dict[str, Any]) -> dict[str, Any]:
