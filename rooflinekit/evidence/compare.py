@@ -347,7 +347,6 @@ def _with_small_cache(run: MeasuredRun, given: Given, posed: Posed, expected: Lo
 
 
 def _of_the_cache(run: MeasuredRun, wide: LoadPrediction, small: LoadPrediction, users: int) -> str:
-    """The note on the format of a run's cache."""
     room = f"{wide.places} of {users} users have a place in a 16-bit cache, and all in one of FP8"
     inside = [all(each.verdict == "inside" for each in metrics_of(run, expected)) for expected in (wide, small)]
     if inside == [False, True]:
@@ -488,7 +487,6 @@ def _drafting(log: StartUp, predictor: Predictor) -> tuple[MemoryModel, list[str
 
 
 def _cache_words(log: StartUp) -> list[str]:
-    """Size of the cache, in the log's own figures."""
     if not log.kv_tokens:
         return []
     if not log.printed_tokens:

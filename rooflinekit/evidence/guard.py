@@ -109,7 +109,6 @@ def _read(path: Path, unit: str | None) -> Iterator[BenchmarkValue]:
 
 
 def _benchmarks(path: Path) -> dict[str, Any] | None:
-    """The JSON of pytest-benchmark or nvbench, else None."""
     admit(path)
     try:
         data = json.loads(path.read_text(encoding="utf-8-sig"))
@@ -194,7 +193,6 @@ def _table(path: Path, unit: str | None) -> Iterator[BenchmarkValue]:
 
 
 def _served_readings(run: MeasuredRun) -> Iterator[BenchmarkValue]:
-    """Latencies of one run, and the rate of tokens."""
     facts = run.facts
     load = {"in": facts.isl and round(facts.isl), "out": facts.osl and round(facts.osl), "rate": facts.rate,
             "in flight": facts.concurrency}  # fmt: skip
@@ -314,7 +312,6 @@ def guard(
 
 
 def _gathered(files: Sequence[str | PathLike[str]], unit: str | None) -> dict[str, list[BenchmarkValue]]:
-    """The readings of files by their names."""
     found: dict[str, list[BenchmarkValue]] = {}
     for path in files:
         for row in read_readings(Path(path), unit):

@@ -27,7 +27,7 @@ from rooflinekit.evidence.exposition import (
 from rooflinekit.evidence.measurement import PREDICTED, Fields, MeasuredRun, MeasuredSpread, RunFacts, StartUp
 from rooflinekit.evidence.pasted import is_pasted, read_pasted
 from rooflinekit.evidence.startup import is_startup, read_startup, read_startups
-from rooflinekit.evidence.tools import How, from_tool, mapped, measurement_of, refuse_text
+from rooflinekit.evidence.tools import How, from_tool, known_tools, mapped, measurement_of, refuse_text
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.specs.files import json_lines, read_text
 
@@ -36,21 +36,6 @@ __all__ = [
     "read_measurements",
 ]  # fmt: skip
 
-TOOLS = (
-    "vllm bench serve (JSON)",
-    "sglang bench_serving (JSON lines)",
-    "console blocks and tables of vLLM, SGLang, TensorRT-LLM, llama-bench (pasted, or in a job's log)",
-    "vllm bench latency, throughput, sweep; trtllm-bench; SGLang one-batch; llama-bench (JSON, CSV)",
-    "InferenceX, inference-perf (JSON)",
-    "GuideLLM (JSON)",
-    "AIPerf or GenAI-Perf (JSON, CSV)",
-    "mlperf_log_summary.txt",
-    "start-up log of vLLM, SGLang, TensorRT-LLM or llama.cpp",
-    "a recording of `rooflinekit watch`",
-    "requests with OpenTelemetry's gen_ai attributes (JSON lines)",
-    "whole steps of `rooflinekit validate` (JSON lines)",
-    "a prediction (rooflinekit estimate --format json)",
-)
 _ELSEWHERE = ("engine", "engine_version", "tp", "max_num_seqs")  # of a prediction's inputs: facts, or read apart
 _EXPOSITION = re.compile(r"^# (HELP|TYPE) |^(vllm|sglang|trtllm|llamacpp)[:_]\w+[ {]", re.MULTILINE)
 _JSON = re.compile(r'\s*(?:\{(?!"log":)|\[\s*[\[{\]])')  # and no log, whose lines may begin with [
@@ -60,7 +45,7 @@ _HARNESS = re.compile(r'\s*\{"type": *"header"')  # the first line of a measurem
 def read_measurements(path: Path) -> list[MeasuredRun | StartUp]:
     """Read every run in a file."""
     text, source = read_text(path), path.name
-    found: list[MeasuredRun | StartUp] = [each.run for each in _intervals(path, source, text)]
+    found: list[MeasuredRun | StartUp] = [each.run for each in _intervals(path, text)]
     kind = _written(text)
     if kind in _TEXTS:
         found.append(_TEXTS[kind](source, text))
@@ -70,17 +55,17 @@ def read_measurements(path: Path) -> list[MeasuredRun | StartUp]:
             refuse_text(source, text)  # lm-eval's own line has a setting or two
         found += [*starts, *runs]
     elif not found and kind in ("json", "harness"):
-        found += [one for name, data in _objects(path, source, text) for one in from_json(name, data)]
+        found += [one for name, data in _objects(path, text) for one in from_json(name, data)]
     if not found:
         refuse_text(source, text)
-        raise SpecError(f"{path}: nothing that is known wrote this; known: {', '.join(TOOLS)}")
+        raise SpecError(f"{path}: nothing that is known wrote this; known: {', '.join(known_tools())}")
     return found
 
 
 def read_intervals(path: Path) -> list[MeasuredInterval]:
     """Intervals of a recording of scrapes or of a log of requests, in order of time."""
     text = read_text(path)
-    if found := _intervals(path, path.name, text):
+    if found := _intervals(path, text):
         return found
     why = "is neither a recording of `rooflinekit watch` nor a log of requests in JSON lines"
     if text.lstrip()[:1] == "{":
@@ -111,23 +96,23 @@ def _written(text: str) -> str:
     return "text" if is_startup(text) or is_pasted(text) else ""
 
 
-def _intervals(path: Path, source: str, text: str) -> list[MeasuredInterval]:
+def _intervals(path: Path, text: str) -> list[MeasuredInterval]:
     if is_recording(text):
-        return read_recording(source, text)
+        return read_recording(path.name, text)
     if not _JSON.match(text) or text.lstrip()[:1] != "{":
         return []
-    lines, errors = _request_lines(path, source, text)
+    lines, errors = _request_lines(path, text)
     if any(map(is_request_log, lines)):
-        return read_request_log(source, lines, list(map(str, errors)))
+        return read_request_log(path.name, lines, list(map(str, errors)))
     if errors:
         raise errors[0]
     return []
 
 
-def _request_lines(path: Path, source: str, text: str) -> tuple[list[Mapping[str, Any]], list[SpecError]]:
+def _request_lines(path: Path, text: str) -> tuple[list[Mapping[str, Any]], list[SpecError]]:
     """The objects of JSON lines, and what is wrong with others; the last one may still be written."""
-    if _is_json(text):
-        return [span for _, data in _objects(path, source, text) for span in spans(data)], []
+    if (entries := _document(text)) is not None:
+        return [span for data in entries if isinstance(data, Mapping) for span in spans(data)], []
     found, errors, lines = list[Mapping[str, Any]](), list[SpecError](), text.splitlines()
     for number, line in enumerate(lines, 1):
         try:
@@ -138,12 +123,13 @@ def _request_lines(path: Path, source: str, text: str) -> tuple[list[Mapping[str
     return found, errors
 
 
-def _is_json(text: str) -> bool:
+def _document(text: str) -> list[Any] | None:
+    """Entries of one JSON document; None for JSON lines."""
     try:
-        json.loads(text)
+        data = json.loads(text)
     except (ValueError, RecursionError):
-        return False
-    return True
+        return None
+    return data if isinstance(data, list) else [data]
 
 
 def is_of_harness(path: Path) -> bool:
@@ -164,16 +150,13 @@ def is_benchmark(path: Path) -> bool:
     return kind != "harness" and bool(kind or named)
 
 
-def _objects(path: Path, source: str, text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _objects(path: Path, text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """One JSON document, or one a line (appended results), each with a name."""
-    try:
-        documents = [json.loads(text)]
-    except (ValueError, RecursionError):
-        documents = [data for _, data in json_lines(path, text.splitlines())]
-    entries = documents[0] if len(documents) == 1 and isinstance(documents[0], list) else documents
+    if (entries := _document(text)) is None:
+        entries = [data for _, data in json_lines(path, text.splitlines())]
     for number, data in enumerate(entries):
         if isinstance(data, Mapping):
-            yield f"{source}#{number}" if len(entries) > 1 else source, data
+            yield f"{path.name}#{number}" if len(entries) > 1 else path.name, data
 
 
 def from_json(source: str, data: Mapping[str, Any]) -> Iterator[MeasuredRun]:

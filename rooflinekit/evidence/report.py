@@ -14,6 +14,7 @@ from rooflinekit.evidence.accuracy import FIGURES, Accuracy
 from rooflinekit.evidence.compare import CAUSES, ComparedMetric, ComparedRun, Comparison
 from rooflinekit.evidence.engine_fit.fit import EngineFit
 from rooflinekit.evidence.guard import Check, Guarded
+from rooflinekit.evidence.kernel_fit.groups import KEY
 from rooflinekit.evidence.league import OURS, League, Standing
 from rooflinekit.evidence.league import LeagueFigure as Rated
 from rooflinekit.evidence.watching import Beside, Figure, Watched
@@ -51,7 +52,7 @@ _SHOWN = ("median_ape", "p90_ape", "bias", "coverage80", "coverage90")
 _NAMED = 8  # wins and losses of a league by name
 _METRIC_WORDS = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "e2e_ms": "E2EL", "output_tok_s_total": "tok/s"}
 _KEYS = {
-    "op": ("op", "gpu", "engine", "dtype", "kv_dtype", "routing", "collective", "mode", "kind", "metric"),
+    "op": ("op", *KEY, "metric"),
     "quantity": ("engine", "quantity"),
     "metric": ("source_key", "model", "gpu", "metric"),
 }
@@ -87,7 +88,6 @@ _NAME = 34  # columns of a group's name
 
 
 def _groups(found: Accuracy, kind: str) -> CellTable:
-    """The groups of one operation or metric."""
     rows = []
     for group in (each for each in found.groups if each.key[found.by] == kind):
         name = " ".join(group.key[key] for key in _KEYS[found.by] if key in group.key and key != found.by)
@@ -165,7 +165,6 @@ def _run(run: ComparedRun) -> Iterator[Section]:
 
 
 def _reconciled(run: ComparedRun, why: Why) -> Iterator[Section]:
-    """The changes that explain a run, best first, with what they would give."""
     times = [each for each in run.metrics if each.metric in ("ttft_ms", "tpot_ms")]
     rows = [
         [", ".join(f"{_option(change.option)} {_said(change.value)}" for change in reason.changes),
@@ -309,7 +308,6 @@ def _part(value: float) -> str:
 
 
 def _gaps(now: Beside) -> Iterator[str]:
-    """Causes of the gap of each measured time."""
     if now.tpot.measured is not None and now.batch_ms is not None and now.step_ms is not None:
         stalls = "" if now.stall_ms is None else f"{_part(now.stall_ms)} from requests that stood still, "
         yield (f"gap of TPOT {signed_ms(now.tpot.measured - now.tpot.expected)}: {_part(now.batch_ms)} from "
@@ -328,7 +326,6 @@ def _drifts(found: Watched) -> Iterator[str]:
 
 
 def _moved(found: Watched) -> Iterator[str]:
-    """Part of the traffic that moved the prediction most."""
     if found.moved:
         part = max(found.moved, key=lambda name: abs(found.moved[name] - 1.0))
         change = found.moved[part] - 1.0
@@ -471,7 +468,6 @@ def _league_standing(each: Standing) -> list[str]:
 
 
 def _league_named(found: League, tool: str) -> list[Section]:
-    """The largest wins and the largest losses against a tool."""
     sections = []
     for outcome, words in (("win", "nearer than"), ("loss", "further off than")):
         own = sorted((each for each in found.figures if each.outcome(tool) == outcome),

@@ -33,6 +33,11 @@ _GGUF = re.compile(r"(-\d{5}-of-\d{5})?\.gguf$", re.IGNORECASE)
 _QUANT = re.compile(r"[-._](UD-)?((I?Q\d\w*)|TQ\d\w*|BF16|FP?16|F32|MXFP4\w*|NVFP4)$", re.IGNORECASE)
 
 
+def known_tools() -> list[str]:
+    """Files that are read, in words."""
+    return list(_tables()["read"])
+
+
 class How(NamedTuple):
     """Facts that all results of a tool share.
 
@@ -169,7 +174,6 @@ def _each(total: float | None, requests: int | None) -> float | None:
 
 
 def _rate(fields: Fields) -> float | None:
-    """The offered rate; "inf" means none."""
     if str(fields.value("rate")).strip().lower() in ("inf", "infinity", "none"):
         return None
     return fields.number("rate") or None

@@ -264,7 +264,6 @@ class Watcher:
         )  # fmt: skip
 
     def _notes(self) -> list[str]:
-        """Notes of the last interval of each source."""
         last = {each.run.source.partition(" at ")[0]: each.run.notes for each in self._intervals}
         return list(dict.fromkeys(note for notes in last.values() for note in notes))
 

@@ -193,7 +193,6 @@ _score = attrgetter("score")
 
 
 def _best_of_each(reasons: Iterable[ChangeSet]) -> list[ChangeSet]:
-    """The best value of each option."""
     best: dict[str, ChangeSet] = {}
     for reason in sorted(reasons, key=_score):
         best.setdefault(reason.changes[0].option, reason)
@@ -201,7 +200,6 @@ def _best_of_each(reasons: Iterable[ChangeSet]) -> list[ChangeSet]:
 
 
 def _changed(run: MeasuredRun, given: Given, option: str, value: Any) -> tuple[MeasuredRun, Given]:
-    """A run and what is known of it with another value of an option."""
     if option in _OF_FILE:
         return replace(run, facts=replace(run.facts, **{option: value})), given
     if option == "replicas":
@@ -216,7 +214,6 @@ def _changed(run: MeasuredRun, given: Given, option: str, value: Any) -> tuple[M
 
 
 def _changes(posed: Posed, given: Given, own: Mapping[str, Any]) -> Iterator[Change]:
-    """Every change of one assumption that is worth trying."""
     stated, known = dict(posed.run.deployment), dict[str, Any]()
     for option, was, values in _alternatives(posed, given):
         known[option] = was
@@ -246,7 +243,6 @@ def _price(option: str, was: Any, value: Any, said: str) -> float:
 
 
 def _said_by(option: str, facts: RunFacts, given: Given, stated: Mapping[str, Any]) -> str:
-    """Source of an option: you, the file, or nobody."""
     if getattr(given.facts, option, None) is not None and option != "cv":
         return "you"
     if option in given.deployment or (option == "replicas" and given.replicas):
@@ -256,7 +252,6 @@ def _said_by(option: str, facts: RunFacts, given: Given, stated: Mapping[str, An
 
 
 def _alternatives(posed: Posed, given: Given) -> Iterator[tuple[str, Any, Sequence[Any]]]:
-    """Options, what they are, and what they might be."""
     facts, plan = posed.facts, posed.resolved.plan
     deployment, gpu = plan.deployment, plan.system.accelerator
     isl, osl = (max(round(length or 1.0), 1) for length in (facts.isl, facts.osl))
@@ -295,7 +290,6 @@ def _multiples(number: int) -> list[int]:
 
 
 def _of_the_load(posed: Posed, given: Given) -> Iterator[tuple[str, Any, Sequence[Any]]]:
-    """Changes of clients and their protocol."""
     facts, users = posed.facts, posed.facts.concurrency
     yield "hits", facts.hits or 0.0, (0.0, 0.25, 0.5, 0.75, 0.95, 1.0)
     for name in ("isl_cv", "osl_cv"):

@@ -268,7 +268,6 @@ class PlayedEngine:
         self._ended.append((job, now, how))
 
     def _settle(self, time: float) -> None:
-        """Tell of requests that have ended."""
         for job, now, how in self._ended:
             stream = self.streams.pop(job)
             stream.ended, metrics = how, stream.metrics

@@ -61,7 +61,6 @@ _Dumper.add_representer(str, _text)
 
 
 def _check(launch: Launch, target: str, can: dict[str, Any]) -> None:
-    """Raise InputError for what the target cannot hold."""
     servers, others = launch.servers, _facts()["targets"]
 
     def instead(key: str) -> str:
@@ -147,7 +146,6 @@ _ABSENT = object()
 
 
 def _filled(name: str, values: Mapping[str, Any]) -> Any:
-    """A document of manifests.yaml with these values."""
     return _with(_facts()["templates"][name], values)
 
 

@@ -328,8 +328,6 @@ class Player:
 
 
 class _Answer:
-    """An answer as it is sent; a client that leaves ends its requests."""
-
     def __init__(self, player: Player, asked: CompletionRequest) -> None:
         self.player, self.asked, self.told = player, asked, asyncio.Event()
         self.streams: list[Stream] = []
@@ -456,8 +454,6 @@ class _Timed(Connection):
 
 
 class _EngineServer:
-    """The routes of one engine."""
-
     def __init__(self, engine: PlayedEngine, clock: str, streams: int) -> None:
         self.engine, self.streams, self.token = engine, streams, read_token()
         self.player = Player(engine, clock)

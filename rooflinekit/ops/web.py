@@ -196,7 +196,6 @@ def here_alone(served: ASGIApp) -> ASGIApp:
 
 
 async def _answered(request: Request, tool: Tool, workers: Workers, token: str, known: Remembered) -> Response:
-    """One question."""
     if not shows(request, token):
         return _error(401, "give the token of this service as 'Authorization: Bearer TOKEN'")
     if not is_json(request):
@@ -292,8 +291,6 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """A server whose end is that of its workers, after a moment of grace."""
-
     def __init__(self, workers: Workers, config: uvicorn.Config) -> None:
         super().__init__(config)
         self._workers = workers

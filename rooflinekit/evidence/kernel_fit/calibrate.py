@@ -100,7 +100,6 @@ def fit_form(rows: Measured, system: System, prior: Prior | None = None, start: 
 
 
 def _chosen(form: TimeForm) -> dict[str, Any]:
-    """Discrete parameters of a form."""
     return {name: getattr(form, name) for name, bound in parameters(form).items() if bound.choices}
 
 
