@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 
 from rooflinekit.evidence.accuracy import FIGURES, Accuracy
 from rooflinekit.evidence.compare import CAUSES, ComparedMetric, ComparedRun, Comparison
-from rooflinekit.evidence.engine_fit.fit import EngineFit
+from rooflinekit.evidence.engine_fit.fit import EngineFit, Error
 from rooflinekit.evidence.guard import Check, Guarded
 from rooflinekit.evidence.kernel_fit.groups import KEY
 from rooflinekit.evidence.league import OURS, League, Standing
@@ -35,6 +35,7 @@ from rooflinekit.report.document import (
     signed_ms,
     three,
 )
+from rooflinekit.specs.calibration.served import ServedFile
 from rooflinekit.specs.engines import UNITLESS
 from rooflinekit.version import __version__
 
@@ -243,12 +244,14 @@ def _cost(name: str, value: float, spread: float) -> str:
 
 
 def _errors(fit: EngineFit) -> CellTable:
-    def cells(name: str, rows: int, figures: tuple[float, float, float | None]) -> list[str]:
-        return [name, str(rows), *("" if figure is None else percent(figure, 1) for figure in figures)]
-
     ends = (file.name if len(file.name) <= _LONGEST else f"…{file.name[1 - _LONGEST :]}" for file in fit.files)
-    rows = [*zip(ends, fit.files, strict=True), *((f"all, {_NAMES[name]}", each) for name, each in fit.errors.items())]
-    table = [cells(name, each.rows, (each.before, each.after, each.unseen)) for name, each in rows]
+    errors: list[tuple[str, ServedFile | Error]] = [*zip(ends, fit.files, strict=True)]
+    errors += ((f"all, {_NAMES[name]}", error) for name, error in fit.errors.items())
+    table = [
+        [name, str(each.rows), *("" if figure is None else percent(figure, 1)
+                                 for figure in (each.before, each.after, each.unseen))]
+        for name, each in errors
+    ]  # fmt: skip
     return CellTable(["mean error", "figures", "before", "after", "left out"], table)
 
 

@@ -260,11 +260,11 @@ def interpreter(tool: str) -> str | None:
 
 
 @functools.cache
-def asked(tool: str, row: Any) -> dict[str, float] | str:
+def asked(tool: Callable[[Any], dict[str, float]], row: Any) -> dict[str, float] | str:
     """Answer of a tool, or the reason why there is none."""
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            return TOOLS[tool](row)
+            return tool(row)
     except NoAnswerError as error:
         return str(error)
     except Exception as error:  # whatever the tool raises is its answer
@@ -275,7 +275,7 @@ def asked(tool: str, row: Any) -> dict[str, float] | str:
 def main() -> None:
     """Answer the questions of a JSON list on standard input; the answers go out as a JSON list."""
     tool, questions = sys.argv[1], json.load(sys.stdin)
-    answers = [asked(tool, RivalQuestion(**each)) for each in questions]
+    answers = [asked(TOOLS[tool], RivalQuestion(**each)) for each in questions]
     sys.stdout.write(json.dumps(answers))
 
 

@@ -22,7 +22,6 @@ _tables = partial(table_of, __file__)
 _ENGINES = {"vllm": "vllm", "sglang": "sglang", "trt": "trtllm", "tensorrt": "trtllm", "llama.cpp": "llama.cpp"}
 
 _SEVERAL = re.compile(r"^(\d+) ?[x×*]_? ?(?=\D)|(?<=[\d\s])[x×*] ?(\d{1,3})$", re.IGNORECASE)
-_METRICS = ("ttft", "tpot", "itl", "e2e")
 _PARTS = ("mean", "p50", "p90", "p99", "low")
 _DISAGGREGATED = (
     "{}: prompts and answers were computed by pools apart, which compare does not play; "
@@ -154,7 +153,10 @@ def measurement_of(fields: Fields, how: How, notes: Sequence[str] = ()) -> Measu
             max_num_seqs=fields.count("max_num_seqs"),
             warmup=fields.count("warmup"),
         ),
-        **{name: _spread(fields, name, how.scale) for name in _METRICS},
+        ttft=_spread(fields, "ttft", how.scale),
+        tpot=_spread(fields, "tpot", how.scale),
+        itl=_spread(fields, "itl", how.scale),
+        e2e=_spread(fields, "e2e", how.scale),
         output_tok_s=fields.number("output_tok_s") or (each * gpus if each else None),
         request_s=fields.number("request_s"),
         notes=tuple(said),

@@ -166,13 +166,13 @@ def _with(template: Any, values: Mapping[str, Any]) -> Any:
     return {key: each for key, each in pairs if each is not _ABSENT}
 
 
-def _values(server: Server, several: bool = False, **more: Any) -> dict[str, Any]:
+def _values(server: Server, **more: Any) -> dict[str, Any]:
     """What templates say of a server: one replica of it, or its share of it on one host."""
     words = [*server.positional, *(word for option in server.options() for word in option)]  # of a host's first replica
     hosts = -(-server.gpus // server.host_gpus)
     scaled = {"keda": "keda"} if server.replicas > 1 else {}
     return {
-        "name": _name(server, several), "image": _image(server),
+        "name": _name(server), "image": _image(server),
         "program": list(server.program), "words": words, "args": [*words, *_listening(server)], "port": server.port,
         "replicas": server.replicas, "resource": _resource(server), "gpus": str(min(server.gpus, server.host_gpus)),
         "hosts": hosts, "several_hosts": hosts > 1, "one_host": hosts == 1,
@@ -198,7 +198,8 @@ def _compose(launch: Launch) -> list[dict[str, Any]]:
 def _kserve(launch: Launch) -> list[dict[str, Any]]:
     """An InferenceService for each kind of server, scaled by KEDA."""
     several = len(launch.servers) > 1
-    return [_filled("kserve", _values(each, several, container="kserve-container")) for each in launch.servers]
+    named = ((each, _name(each, several)) for each in launch.servers)
+    return [_filled("kserve", _values(each, name=name, container="kserve-container")) for each, name in named]
 
 
 def _llm_d(launch: Launch) -> list[dict[str, Any]]:
@@ -244,7 +245,7 @@ def _lws(launch: Launch) -> list[dict[str, Any]]:
     """A LeaderWorkerSet of each kind of server and its Service, and a ScaledObject of several replicas."""
     found: list[dict[str, Any]] = []
     for server in launch.servers:
-        values = _values(server, len(launch.servers) > 1, container="leader")
+        values = _values(server, name=_name(server, len(launch.servers) > 1), container="leader")
         leader = worker = _filled("container", values)
         if values["several_hosts"]:
             begun, joined = _on_hosts(server, leader)

@@ -342,7 +342,7 @@ class _Answer:
         leaving = asyncio.ensure_future(self._leaves(receive))
         try:
             if self.asked.stream:
-                await self._stream(send, leaving)
+                await self._stream(scope, receive, send, leaving)
             else:
                 await self._whole(scope, receive, send, leaving)
         finally:
@@ -371,15 +371,13 @@ class _Answer:
             return
         await Response(json.dumps(self.asked.whole(self.streams)), media_type="application/json")(scope, receive, send)
 
-    async def _stream(self, send: Send, leaving: asyncio.Future[None]) -> None:
+    async def _stream(self, scope: Scope, receive: Receive, send: Send, leaving: asyncio.Future[None]) -> None:
         due, begun = self.asked.pieces(self.streams), False
         while not leaving.done():
             await self.told.wait()
             self.told.clear()
             if (why := self._refusal()) is not None and not begun:
-                answer = _error(503, f"refused: {why}")
-                await send({"type": "http.response.start", "status": 503, "headers": answer.raw_headers})
-                await send({"type": "http.response.body", "body": answer.body})
+                await _error(503, f"refused: {why}")(scope, receive, send)
                 return
             body, ended = due()
             self.player.unread.discard(self)
