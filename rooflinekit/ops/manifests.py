@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
-from string import Template
 from textwrap import wrap
 from typing import Any
 
@@ -20,6 +19,7 @@ import yaml
 
 from rooflinekit.decision.launching.launch import HEAD, Launch, Server, predicted
 from rooflinekit.model.types.errors import InputError, nearest_of
+from rooflinekit.ops.templates import filled
 from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.files import table_of
 from rooflinekit.version import __version__
@@ -27,7 +27,6 @@ from rooflinekit.version import __version__
 METRIC = "rooflinekit_predicted_replicas"
 """Metric that autoscalers follow; `rooflinekit watch --listen` exports it."""
 _WIDTH = 110
-_WHOLE = re.compile(r"\$\w+")  # a value of any kind
 
 _facts = partial(table_of, __file__)
 
@@ -142,30 +141,6 @@ def _resource(server: Server) -> str:
     return str(known[gpu.vendor])
 
 
-_ABSENT = object()
-
-
-def _filled(name: str, values: Mapping[str, Any]) -> Any:
-    return _with(_facts()["templates"][name], values)
-
-
-def _with(template: Any, values: Mapping[str, Any]) -> Any:
-    if isinstance(template, str):
-        return (
-            values.get(template[1:], _ABSENT)
-            if _WHOLE.fullmatch(template)
-            else Template(template).safe_substitute(values)
-        )
-    if isinstance(template, list):
-        return [each for each in (_with(each, values) for each in template) if each is not _ABSENT]
-    if not isinstance(template, dict):
-        return template
-    if "$when" in template and not values.get(template["$when"]):
-        return _ABSENT
-    pairs = ((_with(key, values), _with(each, values)) for key, each in template.items() if key != "$when")
-    return {key: each for key, each in pairs if each is not _ABSENT}
-
-
 def _values(server: Server, **more: Any) -> dict[str, Any]:
     """What templates say of a server: one replica of it, or its share of it on one host."""
     words = [*server.positional, *(word for option in server.options() for word in option)]  # of a host's first replica
@@ -191,7 +166,7 @@ def _compose(launch: Launch) -> list[dict[str, Any]]:
     for number in range(server.per_host):
         devices = [str(number * server.gpus + place) for place in range(server.gpus)]
         own = _values(server, own_port=server.port + number, devices=devices)
-        services[name if server.per_host == 1 else f"{name}-{number}"] = _filled("compose", own)
+        services[name if server.per_host == 1 else f"{name}-{number}"] = filled(_facts(), "compose", own)
     return [{"name": name, "services": services, "volumes": {"models": {}}}]
 
 
@@ -199,7 +174,7 @@ def _kserve(launch: Launch) -> list[dict[str, Any]]:
     """An InferenceService for each kind of server, scaled by KEDA."""
     several = len(launch.servers) > 1
     named = ((each, _name(each, several)) for each in launch.servers)
-    return [_filled("kserve", _values(each, name=name, container="kserve-container")) for each, name in named]
+    return [filled(_facts(), "kserve", _values(each, name=name, container="kserve-container")) for each, name in named]
 
 
 def _llm_d(launch: Launch) -> list[dict[str, Any]]:
@@ -207,7 +182,7 @@ def _llm_d(launch: Launch) -> list[dict[str, Any]]:
     split, model = len(launch.servers) > 1, launch.servers[0].positional[0]
     if model.startswith("/"):
         raise InputError(f"llm-d takes its model from the hub, and this one is the folder {model}; name one of the hub")
-    values = _filled("llm-d", _values(launch.servers[0], model=model, split=split))
+    values = filled(_facts(), "llm-d", _values(launch.servers[0], model=model, split=split))
     for server in launch.servers:
         role = _role(server) or "decode"
         shares = {each.flag: str(each.value) for each in server.settings}
@@ -217,7 +192,7 @@ def _llm_d(launch: Launch) -> list[dict[str, Any]]:
         port = 8200 if split and role == "decode" else 8000  # behind the proxy: routing.proxy.targetPort
         own = {"container": "vllm", "image": _facts()["own_images"]["llm-d"], "args": args, "port": port, **degrees}
         side = {"side_channel": str(server.side_channel)} if server.side_channel else {}
-        values[role] = _filled("llm-d role", _values(server, **own, **side))
+        values[role] = filled(_facts(), "llm-d role", _values(server, **own, **side))
     return [values if split else values | {"prefill": {"create": False}}]
 
 
@@ -231,14 +206,14 @@ deploy/operator/internal/dynamo/backend_vllm.go (003d1ee)."""
 def _dynamo(launch: Launch) -> list[dict[str, Any]]:
     """A graph of a front end and its workers."""
     image = _facts()["own_images"]["dynamo"]
-    components = [_filled("dynamo front", {"image": image})]
+    components = [filled(_facts(), "dynamo front", {"image": image})]
     for server in launch.servers:
         role = _role(server)
         options = [word for option in server.options() if option[0] not in _DYNAMO_SAYS for word in option]
         args = ["--model", server.positional[0], *options, *(["--disaggregation-mode", role] if role else [])]
         own = _values(server, image=image, args=args, Role=role.capitalize(), type=role or "worker")
-        components.append(_filled("dynamo worker", own))
-    return [_filled("dynamo", {"name": _name(launch.servers[0]), "components": components})]
+        components.append(filled(_facts(), "dynamo worker", own))
+    return [filled(_facts(), "dynamo", {"name": _name(launch.servers[0]), "components": components})]
 
 
 def _lws(launch: Launch) -> list[dict[str, Any]]:
@@ -246,17 +221,17 @@ def _lws(launch: Launch) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for server in launch.servers:
         values = _values(server, name=_name(server, len(launch.servers) > 1), container="leader")
-        leader = worker = _filled("container", values)
+        leader = worker = filled(_facts(), "container", values)
         if values["several_hosts"]:
             begun, joined = _on_hosts(server, leader)
             worker = {key: leader[key] for key in ("image", "env", "resources", "volumeMounts")}
             worker |= {"name": "worker", "command": ["sh", "-c", joined]}
             leader |= {"command": ["sh", "-c", begun], "args": []}
         made = (
-            _filled(name, values | {"leader": leader, "worker": worker})
+            filled(_facts(), name, values | {"leader": leader, "worker": worker})
             for name in ("lws", "lws service", "lws scaled")
         )
-        found += (each for each in made if each is not _ABSENT)
+        found += (each for each in made if each is not None)
     return found
 
 
@@ -291,7 +266,7 @@ def _skypilot(launch: Launch) -> list[dict[str, Any]]:
     scaled = server.replicas > 1 and server.rate is not None
     count = {"rate": float(server.rate or 0.0)} if scaled else {"fixed": server.replicas}
     own = _values(server, sky_gpu=names[gpu], all_gpus=server.gpus, **count)
-    return [_filled("skypilot", own | {"run": shlex.join([*server.program, *own["args"]]) + "\n"})]
+    return [filled(_facts(), "skypilot", own | {"run": shlex.join([*server.program, *own["args"]]) + "\n"})]
 
 
 _WRITERS: dict[str, Callable[[Launch], list[dict[str, Any]]]] = {
