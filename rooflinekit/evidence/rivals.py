@@ -78,16 +78,16 @@ def figures(row: Any, ttft: float, tpot: float) -> dict[str, float]:
     146.66666666666666
     """
     whole = ttft + (row.osl - 1.0) * tpot
-    every = _under_load(row, ttft, tpot, whole, 1e3 * row.users * row.osl / whole)
-    return every | {"prefill_tok_s": 1e3 * row.users * row.isl / ttft}
+    return _every(row, (ttft, tpot, whole), 1e3 * row.users * row.osl / whole, 1e3 * row.users * row.isl / ttft)
 
 
-def _under_load(row: Any, ttft: float, tpot: float, whole: float, total: float) -> dict[str, float]:
-    """Every metric of a load, from its times [ms] and its rate of output tokens [1/s]."""
+def _every(row: Any, times: tuple[float, float, float], total: float, prefill: float) -> dict[str, float]:
+    """Every metric of a load, from its times [ms] and its rates of output and of prompt tokens [1/s]."""
+    ttft, tpot, whole = times
     return {
         "ttft_ms": ttft, "tpot_ms": tpot, "e2e_ms": whole, "output_tok_s_total": total,
         "output_tok_s_per_gpu": total / row.gpus, "output_tok_s_per_user": 1e3 / tpot,
-        "prefill_tok_s": total * row.isl / row.osl,
+        "prefill_tok_s": prefill,
     }  # fmt: skip
 
 
@@ -174,7 +174,8 @@ def aiconfigurator(row: Any, mode: str = "SILICON") -> dict[str, float]:
     if row.load == "concurrency":
         found = _estimate()(**given, batch_size=max(round(row.users / row.dp), 1))
         total = float(found.tokens_per_second_per_gpu) * row.gpus
-        return _under_load(row, float(found.ttft), float(found.tpot), float(found.request_latency), total)
+        times = float(found.ttft), float(found.tpot), float(found.request_latency)
+        return _every(row, times, total, total * row.isl / row.osl)
     best = _best_of_queue(given)
     return {"output_tok_s_total": best * row.gpus, "output_tok_s_per_gpu": best}
 
@@ -223,7 +224,8 @@ def aisimulate(row: Any) -> dict[str, float]:
     }  # fmt: skip
     found = _reported(config)
     ttft, tpot = (float(found[f"mean_{name}_ms"]) for name in ("ttft", "tpot"))
-    return _under_load(row, ttft, tpot, ttft + (row.osl - 1.0) * tpot, float(found["output_throughput_tok_s"]))
+    total = float(found["output_throughput_tok_s"])
+    return _every(row, (ttft, tpot, ttft + (row.osl - 1.0) * tpot), total, total * row.isl / row.osl)
 
 
 def _reported(config: dict[str, Any]) -> dict[str, Any]:
