@@ -178,15 +178,21 @@ LEVEL = 0.9
 _LEAST = 15
 """Rows that a regime needs for a quantile of its own; smaller ones take the pooled one."""
 
-_FAMILIES = table_of(__file__)
-REGIMES: dict[Family, tuple[str, tuple[float, ...]]] = _FAMILIES["regimes"]
+Edges = Mapping[Family, tuple[str, tuple[float, ...]]]
+
+
+def _edges_of(kind: str) -> Edges:
+    return {family: (axis, tuple(edges)) for family, (axis, edges) in table_of(__file__)[kind].items()}
+
+
+REGIMES = _edges_of("regimes")
 """The shape that tells small from large, and where: launch bound, in between, bound by memory or compute."""
 
 FOLDS = 4
 _FEW, _KERNEL = 20, 100
 """Rows below which a correction would follow noise, and rows that a kernel of its own needs."""
 
-_SWITCH: dict[Family, tuple[str, tuple[float, ...]]] = _FAMILIES["switch"]
+_SWITCH = _edges_of("switch")
 """Places where an engine may change its kernel."""
 
 _APART = 0.85
