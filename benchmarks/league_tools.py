@@ -12,13 +12,10 @@ reason for no answer. Rows of the file that another tool wrote are kept.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
-import io
 import json
 import logging
 import math
-import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -28,7 +25,7 @@ from typing import Any
 import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the module needs nothing but the standard library
-from rooflinekit.evidence.rivals import NO_FORMAT, NO_GPU, NO_MODEL, NoAnswerError, aiconfigurator, figures
+from rooflinekit.evidence.rivals import NO_FORMAT, NO_GPU, NO_MODEL, NoAnswerError, aiconfigurator, asked, figures
 
 NO_BATCH, NO_SPLIT, NO_ROOM = "the load names no batch", "no such split over GPUs", "too little memory, as it counts"
 Times = tuple[float, float]
@@ -243,21 +240,9 @@ TOOLS: dict[str, Callable[[Any], dict[str, float]]] = {
 }  # fmt: skip
 
 
-@functools.cache
-def _asked(tool: str, row: Any) -> dict[str, float] | str:
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            return TOOLS[tool](row)
-    except NoAnswerError as error:
-        return str(error)
-    except Exception as error:  # whatever the tool raises is its answer
-        words = re.split(r"[{\[('\"]|(?<!\w)\d", " ".join(str(error).split()))[0].strip(" :,")
-        return f"{type(error).__name__}: {words[:60]}"
-
-
 def answered(tool: str, row: Any) -> tuple[float, str]:
     """The tool's figure for a row in the row's own unit, or why it has none."""
-    found = _asked(tool, row._replace(id="", metric=""))
+    found = asked(TOOLS[tool], row._replace(id="", metric=""))
     if isinstance(found, str):
         return math.nan, found
     value = found.get(row.metric, math.nan)
@@ -273,8 +258,8 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     rows = pd.read_csv(arguments.inputs, keep_default_na=False, na_values={"osl": [""], "users": [""]})
     rows = rows.fillna({"osl": 1.0, "users": 0.0})
-    asked = [answered(arguments.tool, row) for row in rows.itertuples(index=False)]
-    found = pd.DataFrame(asked, columns=["value", "reason"])
+    each = [answered(arguments.tool, row) for row in rows.itertuples(index=False)]
+    found = pd.DataFrame(each, columns=["value", "reason"])
     found = found.assign(id=rows["id"], tool=arguments.tool)[["id", "tool", "value", "reason"]]
     if arguments.answers.exists():
         kept = pd.read_csv(arguments.answers, keep_default_na=False, na_values={"value": [""]})

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from rooflinekit.evidence.board_power import READINGS, power_of
-from rooflinekit.evidence.kernel_fit.groups import Group, kernel_groups, read_kernel_tables
+from rooflinekit.evidence.kernel_fit.groups import KEY, Group, kernel_groups, read_kernel_tables
 from rooflinekit.evidence.kernel_fit.tables import Measured
 from rooflinekit.model.roofline import time_kernel
 from rooflinekit.model.timing.calibrated import Calibration
@@ -28,8 +28,6 @@ from rooflinekit.version import __version__
 FIGURES = ("median_ape", "mape", "p90_ape", "bias", "median_bias", "coverage90", "coverage80", "width", "width80",
             "interval_score")  # fmt: skip
 POWER = "power_w"
-_REPORTED = ("gpu", "engine", "dtype", "kv_dtype", "routing", "collective", "mode", "kind")
-"""Columns that a group of the report is by; layouts and ways of timing within it are scored together."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +136,6 @@ _OUTSIDE = 2.0 / 0.1
 
 
 def _intervals(rows: pd.DataFrame, value: Array, predicted: Array, low: Array, high: Array) -> dict[str, float | None]:
-    """Cover, width and score of intervals."""
     near = [predicted * (end / predicted) ** _OF_NORMAL for end in (low, high)]
     if "low80" in rows:
         told = rows[["low80", "high80"]].to_numpy(dtype=float).T
@@ -176,7 +173,7 @@ def kernel_accuracy(
         for operation, table in read_kernel_tables(path, unanswered):
             groups = list(kernel_groups(operation, table))
             timed = pd.concat([_timed(group, given, own, unanswered, progress) for group in groups])
-            scores += scored(timed, ["op", *(name for name in _REPORTED if name in groups[0].named)])
+            scores += scored(timed, ["op", *(name for name in KEY if name in groups[0].named)])  # layouts together
             for group in groups if POWER in table else ():
                 read = group.table[group.table[POWER].notna()].reset_index(drop=True)
                 if len(read):
@@ -200,7 +197,7 @@ def _timed(
 ) -> pd.DataFrame:  # fmt: skip
     """The measured times of a group [s], predicted where they can be."""
     if progress is not None:
-        progress(f"{group.operation} {' '.join(value for name, value in group.named.items() if name in _REPORTED)}")
+        progress(f"{group.operation} {' '.join(value for name, value in group.named.items() if name in KEY)}")
     try:
         system, chosen = timed_with(group, asked, own)
         if chosen is not None and chosen.within_attention(group.key, serving_engine(group.engine)):

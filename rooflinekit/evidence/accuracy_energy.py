@@ -79,7 +79,6 @@ def energy_accuracy(
 
 
 def _scored_run(run: Mapping[str, Any], calibration: str | None, unanswered: Counter[str]) -> list[dict[str, Any]]:
-    """The metrics that a run states, each with its prediction; NaN where there is none."""
     stated = {name: value for name, value in zip(METRICS, _measured(run), strict=True) if value is not None}
     if not stated:
         unanswered["the row states no board power"] += 1
@@ -198,7 +197,6 @@ def _predictor(run: Mapping[str, Any], calibration: str | None) -> tuple[Predict
 
 
 def _model(run: Mapping[str, Any]) -> tuple[str, Model]:
-    """The model by its own name, else by that of its checkpoint."""
     try:
         return run["model"], load_model(run["model"]).value
     except UnknownNameError:

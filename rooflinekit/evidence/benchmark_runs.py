@@ -155,7 +155,6 @@ def _lifted(predictor: Predictor) -> float:
 
 
 def _words(asked: AskedLoad, replicas: int) -> str:
-    """Sentence on the number and arrivals of played requests."""
     users, more = asked.users, asked.warmup or 0
     how = f"at {asked.rate:.4g}/s" if users is None else f"{users} in flight"
     if users is not None and asked.counted <= users:

@@ -347,7 +347,6 @@ def _with_small_cache(run: MeasuredRun, given: Given, posed: Posed, expected: Lo
 
 
 def _of_the_cache(run: MeasuredRun, wide: LoadPrediction, small: LoadPrediction, users: int) -> str:
-    """The note on the format of a run's cache."""
     room = f"{wide.places} of {users} users have a place in a 16-bit cache, and all in one of FP8"
     inside = [all(each.verdict == "inside" for each in metrics_of(run, expected)) for expected in (wide, small)]
     if inside == [False, True]:
@@ -357,26 +356,19 @@ def _of_the_cache(run: MeasuredRun, wide: LoadPrediction, small: LoadPrediction,
 
 def metrics_of(run: MeasuredRun, expected: LoadPrediction, ends: bool = True) -> tuple[ComparedMetric, ...]:
     """The figures that a file has, each beside its prediction, its interval and its bound."""
-    pairs = (
-        ("ttft_ms", *run.ttft.middle, expected.ttft_ms),
-        ("tpot_ms", *run.tpot.middle, expected.tpot_ms),
-        ("e2e_ms", *run.e2e.middle, expected.e2e_ms),
-        ("output_tok_s", "mean", run.output_tok_s, expected.output_tok_s),
-    )
     found = []
-    for name, part, measured, predicted in pairs:
+    for name, (statistic, measured) in run.figures.items():
         if measured:
             low, high = expected.ends.get(name, (None, None)) if ends else (None, None)
-            found.append(ComparedMetric(name, part, measured, predicted, low, high, expected.bounds.get(name)))
+            predicted, bound = getattr(expected, name), expected.bounds.get(name)
+            found.append(ComparedMetric(name, statistic, measured, predicted, low, high, bound))
     return tuple(found)
 
 
 def beaten(run: MeasuredRun, bounds: Mapping[str, float]) -> list[ComparedMetric]:
     """The figures of a run that are better than bounds."""
-    figures = {"ttft_ms": run.ttft.middle, "tpot_ms": run.tpot.middle, "e2e_ms": run.e2e.middle,
-               "output_tok_s": ("mean", run.output_tok_s)}  # fmt: skip
     found = [ComparedMetric(name, part, value, bounds[name], bound=bounds[name])
-             for name, (part, value) in figures.items() if value and bounds.get(name)]  # fmt: skip
+             for name, (part, value) in run.figures.items() if value and bounds.get(name)]  # fmt: skip
     return [each for each in found if each.impossible]
 
 
@@ -455,10 +447,8 @@ def _memory(log: StartUp, given: Given, beside: bool) -> list[ComparedRun]:
     if fits:
         pairs.append(("kv_pool_bytes", pool or None, float(held.kv_pool_bytes)))
     if log.printed_tokens and log.kv_bytes and log.concurrency:
-        whole = (
-            float(held.kv_pool_bytes / held.max_concurrency) if fits else float(held.kv_bytes)
-        )  # as it reckons itself
-        pairs.append(("kv_bytes_per_sequence_per_gpu", log.kv_bytes / log.concurrency, whole))
+        whole = held.kv_pool_bytes / held.max_concurrency if fits else held.kv_bytes  # as it reckons itself
+        pairs.append(("kv_bytes_per_sequence_per_gpu", log.kv_bytes / log.concurrency, float(whole)))
     elif log.kv_bytes and log.kv_tokens and not math.isclose(a_token, 0.0):
         pairs.append(("kv_bytes_per_token_per_gpu", log.kv_bytes / log.kv_tokens, a_token))
     if fits and not log.state_bytes:  # states and tokens share SGLang's pool by a ratio that is not known here
@@ -473,8 +463,13 @@ def _memory(log: StartUp, given: Given, beside: bool) -> list[ComparedRun]:
             return []
         raise InputError(f"{log.source}: the log of {facts.engine} states no bytes and no tokens of a cache")
     named = replace(facts, model=plan.model.name, gpu=plan.system.accelerator.name)
-    doubted = _too_much(log, pool, float(held.capacity_bytes), named.gpu)
-    doubted += _other_weights(log, all(getattr(plan.precision.formats, kind).is_wide for kind in plan.model.matrices))
+    doubted, claimed, capacity = [], (log.weight_bytes or 0.0) + pool, float(held.capacity_bytes)
+    if claimed > capacity:
+        doubted.append(f"weights and cache of the log take {format_bytes(claimed)}, more than the "
+                       f"{format_bytes(capacity)} of {named.gpu}: the accelerator or --tp is another")  # fmt: skip
+    if log.stored is not None and all(getattr(plan.precision.formats, kind).is_wide for kind in plan.model.matrices):
+        doubted.append(f"the log's weights are quantised ({log.stored}), and the prediction has 16-bit ones: give "
+                       "--model its config.json, or --weights")  # fmt: skip
     less = fits and log.compiled and 0.0 < pool < _COLD * float(held.kv_pool_bytes)
     notes = (*doubted, *_cache_words(log), *([_COMPILED] if less else []), *unknown_draft, *resolved.warnings)
     return [ComparedRun(log.source, f"{facts.engine} start-up log", named, found, None, notes, doubted=len(doubted))]
@@ -491,30 +486,11 @@ def _drafting(log: StartUp, predictor: Predictor) -> tuple[MemoryModel, list[str
     return speculate(predictor, choice).memory, []
 
 
-def _too_much(log: StartUp, pool: float, capacity: float, gpu: str | None) -> list[str]:
-    """Claims of a log beyond the memory of the accelerator."""
-    claimed = (log.weight_bytes or 0.0) + pool
-    if claimed <= capacity:
-        return []
-    return [f"weights and cache of the log take {format_bytes(claimed)}, more than the {format_bytes(capacity)} of "
-            f"{gpu}: the accelerator or --tp is another"]  # fmt: skip
-
-
-def _other_weights(log: StartUp, wide: bool) -> list[str]:
-    """A note where a log says that its weights are quantised, not how, and those of the prediction are not."""
-    if log.stored is None or not wide:
-        return []
-    return [f"the log's weights are quantised ({log.stored}), and the prediction has 16-bit ones: give --model its "
-            "config.json, or --weights"]  # fmt: skip
-
-
 def _cache_words(log: StartUp) -> list[str]:
-    """Size of the cache, in the log's own figures."""
     if not log.kv_tokens:
         return []
-    said = [f"the cache holds {log.kv_tokens:,} tokens"]
-    if log.printed_tokens:
-        pool = f" in {log.kv_bytes / GIB:.4g} GiB" if log.kv_bytes else ""
-        said = [f"the cache holds {log.concurrency:g} sequences of {log.max_len:,} tokens{pool}, {log.kv_tokens:,} "
-                f"tokens; the log's own {log.printed_tokens:,} are divided by groups of layers"]  # fmt: skip
-    return said
+    if not log.printed_tokens:
+        return [f"the cache holds {log.kv_tokens:,} tokens"]
+    pool = f" in {log.kv_bytes / GIB:.4g} GiB" if log.kv_bytes else ""
+    return [f"the cache holds {log.concurrency:g} sequences of {log.max_len:,} tokens{pool}, {log.kv_tokens:,} "
+            f"tokens; the log's own {log.printed_tokens:,} are divided by groups of layers"]  # fmt: skip

@@ -185,7 +185,6 @@ def between(before: Mapping[str, Scrape], after: Mapping[str, Scrape], source: s
 
 
 def _began_anew(before: Scrape, after: Scrape) -> bool:
-    """True if a total is smaller than it was."""
     return any(after.values.get(name, 0.0) < value for name, value in before.values.items() if name not in _GAUGES)
 
 
@@ -255,14 +254,18 @@ def read_page(source: str, text: str) -> MeasuredRun:
     return replace(found.run, notes=(*look.notes, note))
 
 
+def _buckets(grown: Mapping[str, float], quantity: str) -> list[tuple[float, float]]:
+    name = f"{quantity}.le."
+    return sorted((float(key.removeprefix(name)), value) for key, value in grown.items() if key.startswith(name))
+
+
 def _median(grown: Mapping[str, float], quantity: str) -> float | None:
     """The median of a histogram [ms], linear within a bucket as Prometheus's histogram_quantile has it.
 
     >>> _median({"ttft.le.0.02": 13.0, "ttft.le.0.04": 97.0, "ttft.le.0.1": 140.0}, "ttft")  # the 70th of 140
     33.57142857142857
     """
-    name = f"{quantity}.le."
-    counts = sorted((float(key.removeprefix(name)), value) for key, value in grown.items() if key.startswith(name))
+    counts = _buckets(grown, quantity)
     half = counts[-1][1] / 2.0 if counts else 0.0
     for (low, below), (high, upto) in pairwise([(0.0, 0.0), *counts]):
         if 0.0 < half <= upto:
@@ -277,15 +280,14 @@ def _moving(grown: Mapping[str, float]) -> float | None:
     >>> round(_moving({"gap.sum": 50.0, "gap.count": 1000.0} | buckets), 4)  # ten stalls of some 2 s
     0.0303
     """
-    name = "gap.le."
-    counts = {float(key.removeprefix(name)): value for key, value in grown.items() if key.startswith(name)}
+    counts = _buckets(grown, "gap")
     seconds, tokens = grown.get("gap.sum", 0.0), grown.get("gap.count", 0.0)
     if not counts or tokens <= 0.0:
         return None
     longest = _STALL * seconds / tokens
-    for low, high in pairwise(sorted(counts)):
+    for (low, below), (high, upto) in pairwise(counts):
         if low >= longest:
-            stalled = counts[high] - counts[low]
+            stalled = upto - below
             seconds -= stalled * (math.sqrt(low * high) if high < math.inf else low)
             tokens -= stalled
     return seconds / tokens if seconds > 0.0 and tokens > 0.0 else None

@@ -57,7 +57,7 @@ UNITS = (*_TIMES, *RATES)
 _IN_BRACKETS = re.compile(r"(.*?)\s*[(\[]\s*([^()\[\]]+?)\s*[)\]]")
 _P10_TO_P90 = 2.563  # standard deviations of a normal distribution between them
 _QUARTILES = 1.349
-_SERVED = {"ttft_ms": "ttft", "tpot_ms": "tpot", "e2e_ms": "e2e"}
+_SERVED = ("ttft_ms", "tpot_ms", "e2e_ms")
 _OUTPUT, _REQUESTS = "output tok/s", "requests/s"  # at the end of names
 _MEAN, _NOISE = "nv/cold/time/gpu/mean", "nv/cold/time/gpu/stdev/relative"
 _BATCH = "nv/batch/time/gpu/mean"  # where isolated launches were left out
@@ -109,7 +109,6 @@ def _read(path: Path, unit: str | None) -> Iterator[BenchmarkValue]:
 
 
 def _benchmarks(path: Path) -> dict[str, Any] | None:
-    """The JSON of pytest-benchmark or nvbench, else None."""
     admit(path)
     try:
         data = json.loads(path.read_text(encoding="utf-8-sig"))
@@ -194,14 +193,13 @@ def _table(path: Path, unit: str | None) -> Iterator[BenchmarkValue]:
 
 
 def _served_readings(run: MeasuredRun) -> Iterator[BenchmarkValue]:
-    """Latencies of one run, and the rate of tokens."""
     facts = run.facts
     load = {"in": facts.isl and round(facts.isl), "out": facts.osl and round(facts.osl), "rate": facts.rate,
             "in flight": facts.concurrency}  # fmt: skip
     said = _named(str(facts.model or "model"), {name: cell for name, cell in load.items() if cell})
-    for metric, part in _SERVED.items():
-        if value := getattr(run, part).middle[1]:
-            yield BenchmarkValue(f"{said}: {part.upper()}", value * 1e-3, run=run, metric=metric)
+    for metric in _SERVED:
+        if value := run.figures[metric][1]:
+            yield BenchmarkValue(f"{said}: {metric.removesuffix('_ms').upper()}", value * 1e-3, run=run, metric=metric)
     if run.output_tok_s:
         yield BenchmarkValue(f"{said}: {_OUTPUT}", run.output_tok_s, rate=True, run=run, metric="output_tok_s")
     elif run.request_s:
@@ -314,7 +312,6 @@ def guard(
 
 
 def _gathered(files: Sequence[str | PathLike[str]], unit: str | None) -> dict[str, list[BenchmarkValue]]:
-    """The readings of files by their names."""
     found: dict[str, list[BenchmarkValue]] = {}
     for path in files:
         for row in read_readings(Path(path), unit):

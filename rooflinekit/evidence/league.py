@@ -203,7 +203,6 @@ def _median(figures: Sequence[LeagueFigure], tool: str, of: Callable[[float], fl
 def _of_table(
     path: Path, calibration: str | None, unanswered: Counter[str]
 ) -> Iterator[tuple[LeagueFigure, RivalQuestion]]:
-    """Figures of a serving table with our predictions and bounds."""
     for group in served_groups(read_serving_table(path), calibration, unanswered):
         ours, bounds = predict_group(group, ends=False), _bounds(group)
         unanswered.update(ours.reason[ours.reason != ""].tolist())
@@ -217,7 +216,6 @@ def _of_table(
 def _figure(
     source: str, asked: RivalQuestion, metric: str, measured: float, answers: Mapping[str, float | None]
 ) -> LeagueFigure:
-    """A figure, named after its deployment and its load."""
     load = f"{asked.users:g} users" if asked.users else f"{asked.rate:.3g} requests/s" if asked.rate else asked.load
     split = f"{asked.gpus} x " if asked.gpus > 1 else ""
     name = f"{asked.model} on {split}{asked.gpu}, {load}, {asked.isl:.0f}/{asked.osl:.0f}"
@@ -259,7 +257,6 @@ def _accepted(drafts: int) -> float:
 
 
 def _deployment(plan: Plan) -> dict[str, Any]:
-    """A deployment in the words of `RivalQuestion`."""
     model, split, chip = plan.model, plan.deployment, plan.system.accelerator
     mixer, ffn = model.layers[-1].mixer, model.layers[-1].ffn
     moe, attends = isinstance(ffn, MixtureOfExperts), isinstance(mixer, Attention)
@@ -274,7 +271,6 @@ def _deployment(plan: Plan) -> dict[str, Any]:
 
 
 def _of_runs(path: Path, given: Given, unanswered: Counter[str]) -> Iterator[tuple[LeagueFigure, RivalQuestion]]:
-    """Figures of a client's results."""
     for run in read_measurements(path):
         if not isinstance(run, MeasuredRun):
             continue

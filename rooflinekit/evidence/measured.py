@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
-from statistics import fmean, pstdev
 from typing import Any
 
 from rooflinekit.estimation.options import options_of
@@ -30,8 +27,7 @@ from rooflinekit.evidence.exposition import (
 from rooflinekit.evidence.measurement import PREDICTED, Fields, MeasuredRun, MeasuredSpread, RunFacts, StartUp
 from rooflinekit.evidence.pasted import is_pasted, read_pasted
 from rooflinekit.evidence.startup import is_startup, read_startup, read_startups
-from rooflinekit.evidence.tools import accelerators, engine_of, from_tool, refuse_text
-from rooflinekit.load.lengths import MOST_TOKENS
+from rooflinekit.evidence.tools import How, from_tool, known_tools, mapped, measurement_of, refuse_text
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.specs.files import json_lines, read_text
 
@@ -40,21 +36,6 @@ __all__ = [
     "read_measurements",
 ]  # fmt: skip
 
-TOOLS = (
-    "vllm bench serve (JSON)",
-    "sglang bench_serving (JSON lines)",
-    "console blocks and tables of vLLM, SGLang, TensorRT-LLM, llama-bench (pasted, or in a job's log)",
-    "vllm bench latency, throughput, sweep; trtllm-bench; SGLang one-batch; llama-bench (JSON, CSV)",
-    "InferenceX, inference-perf (JSON)",
-    "GuideLLM (JSON)",
-    "AIPerf or GenAI-Perf (JSON, CSV)",
-    "mlperf_log_summary.txt",
-    "start-up log of vLLM, SGLang, TensorRT-LLM or llama.cpp",
-    "a recording of `rooflinekit watch`",
-    "requests with OpenTelemetry's gen_ai attributes (JSON lines)",
-    "whole steps of `rooflinekit validate` (JSON lines)",
-    "a prediction (rooflinekit estimate --format json)",
-)
 _ELSEWHERE = ("engine", "engine_version", "tp", "max_num_seqs")  # of a prediction's inputs: facts, or read apart
 _EXPOSITION = re.compile(r"^# (HELP|TYPE) |^(vllm|sglang|trtllm|llamacpp)[:_]\w+[ {]", re.MULTILINE)
 _JSON = re.compile(r'\s*(?:\{(?!"log":)|\[\s*[\[{\]])')  # and no log, whose lines may begin with [
@@ -64,7 +45,7 @@ _HARNESS = re.compile(r'\s*\{"type": *"header"')  # the first line of a measurem
 def read_measurements(path: Path) -> list[MeasuredRun | StartUp]:
     """Read every run in a file."""
     text, source = read_text(path), path.name
-    found: list[MeasuredRun | StartUp] = [each.run for each in _intervals(path, source, text)]
+    found: list[MeasuredRun | StartUp] = [each.run for each in _intervals(path, text)]
     kind = _written(text)
     if kind in _TEXTS:
         found.append(_TEXTS[kind](source, text))
@@ -74,17 +55,17 @@ def read_measurements(path: Path) -> list[MeasuredRun | StartUp]:
             refuse_text(source, text)  # lm-eval's own line has a setting or two
         found += [*starts, *runs]
     elif not found and kind in ("json", "harness"):
-        found += [one for name, data in _objects(path, source, text) for one in from_json(name, data)]
+        found += [one for name, data in _objects(path, text) for one in from_json(name, data)]
     if not found:
         refuse_text(source, text)
-        raise SpecError(f"{path}: nothing that is known wrote this; known: {', '.join(TOOLS)}")
+        raise SpecError(f"{path}: nothing that is known wrote this; known: {', '.join(known_tools())}")
     return found
 
 
 def read_intervals(path: Path) -> list[MeasuredInterval]:
     """Intervals of a recording of scrapes or of a log of requests, in order of time."""
     text = read_text(path)
-    if found := _intervals(path, path.name, text):
+    if found := _intervals(path, text):
         return found
     why = "is neither a recording of `rooflinekit watch` nor a log of requests in JSON lines"
     if text.lstrip()[:1] == "{":
@@ -115,23 +96,23 @@ def _written(text: str) -> str:
     return "text" if is_startup(text) or is_pasted(text) else ""
 
 
-def _intervals(path: Path, source: str, text: str) -> list[MeasuredInterval]:
+def _intervals(path: Path, text: str) -> list[MeasuredInterval]:
     if is_recording(text):
-        return read_recording(source, text)
+        return read_recording(path.name, text)
     if not _JSON.match(text) or text.lstrip()[:1] != "{":
         return []
-    lines, errors = _request_lines(path, source, text)
+    lines, errors = _request_lines(path, text)
     if any(map(is_request_log, lines)):
-        return read_request_log(source, lines, list(map(str, errors)))
+        return read_request_log(path.name, lines, list(map(str, errors)))
     if errors:
         raise errors[0]
     return []
 
 
-def _request_lines(path: Path, source: str, text: str) -> tuple[list[Mapping[str, Any]], list[SpecError]]:
+def _request_lines(path: Path, text: str) -> tuple[list[Mapping[str, Any]], list[SpecError]]:
     """The objects of JSON lines, and what is wrong with others; the last one may still be written."""
-    if _is_json(text):
-        return [span for _, data in _objects(path, source, text) for span in spans(data)], []
+    if (entries := _document(text)) is not None:
+        return [span for data in entries if isinstance(data, Mapping) for span in spans(data)], []
     found, errors, lines = list[Mapping[str, Any]](), list[SpecError](), text.splitlines()
     for number, line in enumerate(lines, 1):
         try:
@@ -142,12 +123,13 @@ def _request_lines(path: Path, source: str, text: str) -> tuple[list[Mapping[str
     return found, errors
 
 
-def _is_json(text: str) -> bool:
+def _document(text: str) -> list[Any] | None:
+    """Entries of one JSON document; None for JSON lines."""
     try:
-        json.loads(text)
+        data = json.loads(text)
     except (ValueError, RecursionError):
-        return False
-    return True
+        return None
+    return data if isinstance(data, list) else [data]
 
 
 def is_of_harness(path: Path) -> bool:
@@ -168,16 +150,13 @@ def is_benchmark(path: Path) -> bool:
     return kind != "harness" and bool(kind or named)
 
 
-def _objects(path: Path, source: str, text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _objects(path: Path, text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """One JSON document, or one a line (appended results), each with a name."""
-    try:
-        documents = [json.loads(text)]
-    except (ValueError, RecursionError):
-        documents = [data for _, data in json_lines(path, text.splitlines())]
-    entries = documents[0] if len(documents) == 1 and isinstance(documents[0], list) else documents
+    if (entries := _document(text)) is None:
+        entries = [data for _, data in json_lines(path, text.splitlines())]
     for number, data in enumerate(entries):
         if isinstance(data, Mapping):
-            yield f"{source}#{number}" if len(entries) > 1 else source, data
+            yield f"{path.name}#{number}" if len(entries) > 1 else path.name, data
 
 
 def from_json(source: str, data: Mapping[str, Any]) -> Iterator[MeasuredRun]:
@@ -186,10 +165,6 @@ def from_json(source: str, data: Mapping[str, Any]) -> Iterator[MeasuredRun]:
     blocks = (data.get(name) for name in ("request_latency", "time_to_first_token", "request_throughput"))
     if benchmarks and isinstance(benchmarks[0], Mapping) and isinstance(benchmarks[0].get("metrics"), Mapping):
         yield from _guidellm(source, data)
-    elif "total_input_tokens" in data and ("median_e2e_latency_ms" in data or "mean_e2e_latency_ms" in data):
-        yield _serving_client(Fields(source, data), "sglang bench_serving", "e2e_latency_ms", ("model", "model_id"))
-    elif "total_input_tokens" in data and "model_id" in data:
-        yield _serving_client(Fields(source, data), "vllm bench serve", "e2el_ms", ("model_id",))
     elif isinstance(data.get("inputs"), Mapping) and "level" in data and "tpot_ms" in data:
         yield _predicted(source, data)
     elif any(isinstance(block, Mapping) and "avg" in block for block in blocks):
@@ -230,171 +205,38 @@ def _predicted(source: str, data: Mapping[str, Any]) -> MeasuredRun:
     )  # fmt: skip
 
 
-# vLLM's `bench serve` (vllm/benchmarks/serve.py) and SGLang's `bench_serving`, which share most keys
-
-_ONE_STREAM = "no --max-concurrency and an infinite rate: all requests came at once"
-_RATE_COUNTS = "the client offers a rate and caps what is in flight; predicted as an open loop at that rate"
-
-
-def _serving_client(fields: Fields, tool: str, e2e: str, models: tuple[str, ...]) -> MeasuredRun:
-    """Map a result. TPOT is (latency − TTFT) / (tokens − 1) of a request, as ours.
-
-    TTFT and E2EL start when the request is sent, so time in the client's own queue (finite rate with
-    --max-concurrency) is not in them. SGLang's model stands in `server_info` of newer versions.
-    """
-    server, done, notes = fields.inside("server_info"), fields.count("completed"), []
-    rate, concurrency = _offered_rate(fields), fields.count("max_concurrency")
-    if concurrency is None and rate is None and done:
-        concurrency = done
-        notes.append(_ONE_STREAM)
-    if concurrency is not None and rate is not None:
-        concurrency = None
-        notes.append(_RATE_COUNTS)
-    prompts, answers = fields.number("total_input_tokens"), fields.number("total_output_tokens")
-    burstiness = fields.number("burstiness")
-    gpu, tp, servers = _machines(fields, notes)
-    first = fields.spread("{}_ttft_ms")
-    each = fields.data.get("ttfts")  # of every request (`--save-detailed`, `--output-details`) [s]
-    if good := [value for value in each if isinstance(value, float) and value > 0] if isinstance(each, list) else []:
-        first = replace(first, low=1e3 * min(good))
-    return MeasuredRun(
-        source=fields.source,
-        tool=tool,
-        facts=RunFacts(
-            model=server.text("model_path") or fields.text(*models),
-            gpu=gpu,
-            engine=engine_of(fields.text("backend", "endpoint_type")),
-            tp=server.count("tp_size") or fields.count("tp", "tensor_parallel_size") or tp,
-            isl=prompts / done if prompts and done else None,
-            osl=answers / done if answers and done else None,
-            concurrency=concurrency,
-            rate=rate,
-            cv=1.0 / math.sqrt(burstiness) if burstiness else 1.0,  # its burstiness is the shape of the gamma law
-            requests=done,
-            isl_cv=_variation(fields, "input"),
-            osl_cv=_variation(fields, "output"),
-            max_num_seqs=fields.count("max_num_seqs"),
-        ),
-        ttft=first,
-        tpot=fields.spread("{}_tpot_ms"),
-        itl=fields.spread("{}_itl_ms"),
-        e2e=fields.spread(f"{{}}_{e2e}"),
-        output_tok_s=fields.number("output_throughput"),
-        request_s=fields.number("request_throughput"),
-        notes=tuple(notes),
-        servers=servers,
-    )
-
-
-def _machines(fields: Fields, notes: list[str]) -> tuple[str | None, int | None, int]:
-    """The accelerator, the degree of tensor parallelism and the servers, as llm-d's harness adds them."""
-    gpu, count = accelerators(fields.text("gpu"))
-    prefills, servers = fields.count("prefill_replicas"), fields.count("decode_replicas") or 1
-    if prefills:
-        raise SpecError(
-            f"{fields.source}: {prefills} servers computed prompts alone; compare plays none such, "
-            "`rooflinekit simulate --prefill-replicas` does"
-        )
-    if count is None:
-        return gpu, None, servers
-    if count % servers:
-        raise SpecError(f"{fields.source}: {count} accelerators are not divided evenly among {servers} servers")
-    notes.append(f"{count} accelerators, {servers} servers: tensor parallel {count // servers} is assumed")
-    return gpu, count // servers, servers
-
-
-def _offered_rate(fields: Fields) -> float | None:
-    """The offered rate; "inf" and Infinity mean none."""
-    given = fields.data.get("request_rate")
-    if given == math.inf or (isinstance(given, str) and given.strip().lower() == "inf"):
-        return None
-    return fields.number("request_rate") or None
-
-
-def _variation(fields: Fields, side: str) -> float | None:
-    """Variation of lengths: of every request where the file keeps them, else of the range that SGLang draws from.
-
-    Uniform from r·L to L: (1 − r) / (√3·(1 + r)). side: `input` or `output`.
-    """
-    each = fields.data.get(f"{side}_lens")
-    lengths = [float(n) for n in each if isinstance(n, int) and 0 < n <= MOST_TOKENS] if isinstance(each, list) else []
-    if len(lengths) > 1:
-        return pstdev(lengths) / fmean(lengths)
-    if f"random_{side}_len" not in fields.data or not (fields.text("dataset_name") or "").startswith("random"):
-        return None
-    ratio = fields.number("random_range_ratio")
-    return None if ratio is None or ratio > 1 else (1.0 - ratio) / (math.sqrt(3.0) * (1.0 + ratio))
-
-
 # GuideLLM (`benchmarks.json`): one measurement for each strategy that it ran
-
-_ITL_NOTE = "TPOT is inter_token_latency_ms: time_per_output_token_ms counts the first token too"
-_ALL_AT_ONCE = "throughput strategy: all requests came at once"
 
 
 def _guidellm(source: str, data: Mapping[str, Any]) -> Iterator[MeasuredRun]:
     """Map every benchmark of a report. Only successful requests count.
 
     `inter_token_latency_ms` is (last − first token) / (tokens − 1) of a request; its mean weighs requests by their
-    tokens. `request_latency` is in seconds.
+    tokens.
     """
-    report = Fields(source, data)
     for number, entry in enumerate(data["benchmarks"]):
         if not isinstance(entry, Mapping) or not isinstance(entry.get("metrics"), Mapping):
             raise SpecError(f"{source}: benchmark {number} has no metrics")
         run = Fields(f"{source}#{number}", entry)
-        metrics = run.inside("metrics")
-
-        def mean(name: str, metrics: Fields = metrics) -> float | None:
-            return metrics.inside(name, "successful").number("mean") or None
-
+        notes = ["TPOT is inter_token_latency_ms: time_per_output_token_ms counts the first token too"]
         new = run.inside("config", "strategy")
         strategy = new if new.data else run.inside("args", "strategy")
         kind = strategy.text("type_", "kind") or ""
-        done, notes = metrics.inside("request_totals").count("successful"), [_ITL_NOTE]
         streams = 1 if kind == "synchronous" else strategy.count("streams")
         if kind == "throughput":
+            done = run.inside("metrics", "request_totals").count("successful")
             streams = strategy.count("max_concurrency") or done
-            notes.append(_ALL_AT_ONCE)
-        backends = (run.inside("config", "backend"), run.inside("worker"), report.inside("args"),
-                    report.inside("config", "backend"))  # fmt: skip
-        yield MeasuredRun(
-            source=run.source,
-            tool="guidellm",
-            facts=RunFacts(
-                model=next(filter(None, (backend.text("model", "backend_model") for backend in backends)), None),
-                isl=mean("prompt_token_count"),
-                osl=mean("output_token_count"),
-                concurrency=streams,
-                rate=strategy.number("rate") if kind in ("constant", "poisson", "async") else None,
-                cv=0.0 if kind == "constant" else 1.0,
-                requests=done,
-                isl_cv=metrics.inside("prompt_token_count", "successful").variation("mean", "std_dev"),
-                osl_cv=metrics.inside("output_token_count", "successful").variation("mean", "std_dev"),
-            ),
-            ttft=_guidellm_spread(metrics, "time_to_first_token_ms"),
-            tpot=_guidellm_spread(metrics, "inter_token_latency_ms"),
-            e2e=_guidellm_spread(metrics, "request_latency", 1e3),
-            output_tok_s=mean("output_tokens_per_second"),
-            request_s=mean("requests_per_second"),
-            notes=tuple(notes),
-        )
-
-
-def _guidellm_spread(metrics: Fields, name: str, scale: float = 1.0) -> MeasuredSpread:
-    found = metrics.inside(name, "successful")
-    shares = found.inside("percentiles") if "percentiles" in found.data else found
-    mean, median, low = (found.number(word, scale=scale) for word in ("mean", "median", "min"))
-    return (
-        MeasuredSpread()
-        if not mean
-        else MeasuredSpread(mean, median, shares.number("p90", scale=scale), shares.number("p99", scale=scale), low)
-    )
+            notes.append("throughput strategy: all requests came at once")
+        rate = strategy.number("rate") if kind in ("constant", "poisson", "async") else None
+        told = {"report": data, "concurrency": streams, "rate": rate, "cv": 0.0 if kind == "constant" else None}
+        yield measurement_of(mapped(run.source, "guidellm", entry, told), How("guidellm"), notes)
 
 
 # AIPerf and GenAI-Perf: JSON (`profile_export_aiperf.json`, `…_genai_perf.json`) and CSV
 
 _PER_MS = {"ms": 1.0, "s": 1e3, "sec": 1e3, "seconds": 1e3, "us": 1e-3, "µs": 1e-3, "ns": 1e-6}
+_AIPERF = {"ttft": "time_to_first_token", "tpot": "inter_token_latency", "itl": "inter_chunk_latency",
+           "e2e": "request_latency"}  # fmt: skip
 
 
 def _aiperf_csv(source: str, text: str) -> MeasuredRun:
@@ -422,19 +264,6 @@ def _aiperf(source: str, tool: str, data: Mapping[str, Any]) -> MeasuredRun:
     `inter_chunk_latency`. The configuration inside has the load in three places, one a generation.
     """
     fields = Fields(source, data)
-
-    def average(name: str) -> float | None:
-        return fields.inside(name).number("avg") or None
-
-    def spread(name: str) -> MeasuredSpread:
-        block = fields.inside(name)
-        unit = (block.text("unit") or "ms").lower()
-        if not block.number("avg"):
-            return MeasuredSpread()
-        if unit not in _PER_MS:
-            raise SpecError(f"{block.source}: unit {unit!r} is not a time; known: {', '.join(_PER_MS)}")
-        return block.spread("{}", _PER_MS[unit], mean="avg", p50="p50")
-
     config = fields.inside("input_config")
     phases = config.data.get("phases")
     entries = phases if isinstance(phases, list) else list(phases.values()) if isinstance(phases, Mapping) else []
@@ -447,36 +276,22 @@ def _aiperf(source: str, tool: str, data: Mapping[str, Any]) -> MeasuredRun:
     models = (part.data.get(key) for part in (config.inside("endpoint"), config)
               for key in ("model_names", "model_name", "model"))  # fmt: skip
     named = (model[0] if isinstance(model, list) else model for model in models if model)
-    return MeasuredRun(
-        source=source,
-        tool=tool,
-        facts=RunFacts(
-            model=next((model for model in named if isinstance(model, str)), None),
-            isl=average("input_sequence_length"),
-            osl=average("output_sequence_length"),
-            concurrency=None if rate else concurrency,
-            rate=rate,
-            cv=0.0 if constant and rate else 1.0,
-            requests=int(average("request_count") or 0) or None,
-            isl_cv=fields.inside("input_sequence_length").variation("avg", "std"),
-            osl_cv=fields.inside("output_sequence_length").variation("avg", "std"),
-            warmup=config.inside("loadgen").count("warmup_request_count"),
-        ),
-        ttft=spread("time_to_first_token"),
-        tpot=spread("inter_token_latency"),
-        itl=spread("inter_chunk_latency"),
-        e2e=spread("request_latency"),
-        output_tok_s=average("output_token_throughput"),
-        request_s=average("request_throughput"),
-    )
+    told: dict[str, Any] = {"rate": rate, "concurrency": None if rate else concurrency}
+    told["cv"] = 0.0 if constant and rate else None
+    told["model"] = next((model for model in named if isinstance(model, str)), None)
+    for name, block in ((name, fields.inside(block)) for name, block in _AIPERF.items()):
+        unit = (block.text("unit") or "ms").lower()
+        if block.number("avg"):
+            if unit not in _PER_MS:
+                raise SpecError(f"{block.source}: unit {unit!r} is not a time; known: {', '.join(_PER_MS)}")
+            words = {"mean": "avg", "p50": "p50", "p90": "p90", "p99": "p99", "low": "min"}
+            told |= {f"{name}.{part}": block.number(word, scale=_PER_MS[unit]) for part, word in words.items()}
+    return measurement_of(mapped(source, "aiperf", data, told), How(tool))
 
 
 # MLPerf's LoadGen summary
 
 _PAIR = re.compile(r"^[ \t]*([^:\n]+?)[ \t]*:[ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
-_SHARES = {"mean": "mean", "p50": "50.00 percentile", "p90": "90.00 percentile", "p99": "99.00 percentile",
-           "low": "min"}  # fmt: skip
-_TPOT = ("time to output token (ns)", "time per output token (ns)")  # LoadGen has written both
 
 
 def _mlperf(source: str, text: str) -> MeasuredRun:
@@ -485,33 +300,18 @@ def _mlperf(source: str, text: str) -> MeasuredRun:
     The server scenario sends Poisson arrivals at its target rate; offline sends everything at once. Output length is
     tokens over samples; the prompts' is not in the file.
     """
-    fields = Fields(source, {key.lower(): value for key, value in reversed(_PAIR.findall(text))})
-    scenario = fields.text("scenario") or ""
-    samples = fields.number("completed samples per second", "samples per second")
-    tokens = fields.number("completed tokens per second", "tokens per second")
+    pairs = {key.lower(): value for key, value in reversed(_PAIR.findall(text))}
+    fields = mapped(source, "mlperf", pairs, {})
+    scenario, samples, tokens = fields.text("scenario") or "", fields.number("samples"), fields.number("tokens")
     if not samples or not tokens or scenario not in ("Server", "Offline", "Interactive"):
         raise SpecError(f"{source}: scenario {scenario!r} has no token latencies; known: Server, Interactive, Offline")
-    offline = scenario == "Offline"
-
-    def spread(*names: str) -> MeasuredSpread:
-        return MeasuredSpread(**{part: fields.number(*(f"{word} {name}" for name in names), scale=1e-6)
-                         for part, word in _SHARES.items()})  # fmt: skip
-
-    return MeasuredRun(
-        source=source,
-        tool=f"mlperf {scenario.lower()}",
-        facts=RunFacts(
-            osl=tokens / samples,
-            rate=None if offline else fields.number("scheduled samples per second", "target_qps") or samples,
-            concurrency=fields.count("samples_per_query", "min_query_count") if offline else None,
-        ),
-        ttft=spread("first token latency (ns)"),
-        tpot=spread(*_TPOT),
-        e2e=spread("latency (ns)") if not offline else MeasuredSpread(),
-        output_tok_s=tokens,
-        request_s=samples,
-        notes=("LoadGen calls the run INVALID",) if fields.text("result is") == "INVALID" else (),
-    )
+    told: dict[str, Any] = {"osl": tokens / samples, "output_tok_s": tokens, "request_s": samples}
+    if scenario == "Offline":  # whose latencies are those of the queue
+        told |= {"concurrency": fields.count("burst"), "e2e.mean": None, "e2e.p50": None}
+    else:
+        told["rate"] = fields.number("scheduled") or samples
+    notes = ("LoadGen calls the run INVALID",) if fields.text("result") == "INVALID" else ()
+    return measurement_of(mapped(source, "mlperf", pairs, told), How(f"mlperf {scenario.lower()}", scale=1e-6), notes)
 
 
 _TEXTS: dict[str, Callable[[str, str], MeasuredRun | StartUp]] = {

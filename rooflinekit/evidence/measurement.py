@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,6 +83,12 @@ class MeasuredRun:
     total: float | None = None
     deployment: tuple[tuple[str, Any], ...] = ()
 
+    @property
+    def figures(self) -> dict[str, tuple[str, float | None]]:
+        """Latencies [ms] and the rate of output tokens [1/s], each with the statistic that the file gives."""
+        times = {f"{name}_ms": getattr(self, name).middle for name in ("ttft", "tpot", "e2e")}
+        return times | {"output_tok_s": ("mean", self.output_tok_s)}
+
 
 @dataclass(frozen=True)
 class StartUp:
@@ -114,10 +120,14 @@ class StartUp:
 
 
 class Fields:
-    """A mapping from a file, with the name by which errors call it."""
+    """A mapping from a file, with the name by which errors call it.
 
-    def __init__(self, source: str, data: Mapping[str, Any]) -> None:
-        self.source, self.data = source, data
+    names: where the file has each quantity: the first of some keys, joined by dots, that is there. Without them a
+    quantity is a key.
+    """
+
+    def __init__(self, source: str, data: Mapping[str, Any], names: Mapping[str, Sequence[str]] | None = None) -> None:
+        self.source, self.data, self.names = source, data, names
 
     def inside(self, *path: str) -> Fields:
         """The mapping under some keys; empty if there is none."""
@@ -132,36 +142,36 @@ class Fields:
         each = listed if isinstance(listed, list) else []
         return [Fields(self.source, data) for data in each if isinstance(data, Mapping)]
 
+    def found(self, *names: str) -> Iterator[tuple[str, Any]]:
+        """Where the file has these quantities, and each value that is there."""
+        for name in names:
+            for path in (name,) if self.names is None else self.names.get(name, ()):
+                value = self.data.get(path)
+                if value is None and self.names is not None and "." in path:
+                    inner, _, key = path.rpartition(".")
+                    value = self.inside(*inner.split(".")).data.get(key)
+                if value is not None and (value != "" or self.names is None):
+                    yield path, value
+
+    def value(self, *names: str) -> Any:
+        """The first of these quantities that is there, as it stands; None if none is."""
+        return next((value for _, value in self.found(*names)), None)
+
     def text(self, *names: str) -> str | None:
-        """The first of these keys that holds text."""
-        found = (self.data.get(name) for name in names)
-        return next((value for value in found if isinstance(value, str) and value.strip()), None)
+        """The first of these quantities that holds text."""
+        return next((value for _, value in self.found(*names) if isinstance(value, str) and value.strip()), None)
 
     def number(self, *names: str, scale: float = 1.0, most: float = MOST) -> float | None:
-        """The first of these keys that is there, scaled; None if none is."""
-        name = next((name for name in names if self.data.get(name) is not None), None)
-        if name is None:
+        """The first of these quantities that is there, scaled; None if none is."""
+        path, value = next(self.found(*names), ("", None))
+        if value is None:
             return None
         try:
-            return number_of(self.data[name], high=most) * scale
+            return number_of(value, high=most) * scale
         except ValueError as error:
-            raise SpecError(f"{self.source}: {name} is {error}") from None
+            raise SpecError(f"{self.source}: {path} is {error}") from None
 
     def count(self, *names: str) -> int | None:
-        """The field as a whole number of at least 1; 0 is None."""
+        """The quantity as a whole number of at least 1; 0 is None."""
         value = self.number(*names)
         return int(value) if value else None
-
-    def spread(self, template: str, scale: float = 1.0, **names: str) -> MeasuredSpread:
-        """The figures of one latency; `template` has `{}` where mean, p50, p90, p99 and low have their words.
-
-        A mean of 0 means that the client could not measure it.
-        """
-        words = {"mean": "mean", "p50": "median", "p90": "p90", "p99": "p99", "low": "min"} | names
-        found = {part: self.number(template.format(word), scale=scale) for part, word in words.items()}
-        return MeasuredSpread(**found) if found["mean"] or found["p50"] else MeasuredSpread()
-
-    def variation(self, mean: str, deviation: str) -> float | None:
-        """Standard deviation over mean; None where the file lacks one of them."""
-        middle, spread = self.number(mean), self.number(deviation)
-        return spread / middle if middle and spread is not None else None

@@ -14,7 +14,7 @@ from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
-from rooflinekit.evidence.measurement import MeasuredRun, RunFacts
+from rooflinekit.evidence.measurement import Fields, MeasuredRun, RunFacts
 from rooflinekit.evidence.startup import formats_of, gguf_format, services
 from rooflinekit.evidence.tools import LLAMA_COUNTS, How, llama_run, measurement_of
 from rooflinekit.model.types.errors import SpecError
@@ -156,13 +156,11 @@ def _plain(text: str) -> float:
 
 
 def _run(source: str, how: How, record: Mapping[str, Any]) -> Iterator[MeasuredRun]:
-    """The run of a record that holds something measured."""
     if any(name.startswith(_MEASURED) for name in record):
-        yield measurement_of(source, how, record)
+        yield measurement_of(Fields(source, record), how)
 
 
 def _documents(source: str, text: str, from_json: Parser) -> Iterator[MeasuredRun]:
-    """Results that a job printed as JSON, one a line."""
     for line in text.splitlines():
         if line.lstrip()[:2] == '{"':
             try:
@@ -184,7 +182,6 @@ def _rows(source: str, text: str, from_json: Parser) -> Iterator[MeasuredRun]:
 
 
 def _blocks(source: str, text: str, from_json: Parser) -> Iterator[MeasuredRun]:
-    """Console blocks, each with what the lines before it say of the command."""
     begins = _patterns("begins")
     for tool in ("serve", "trtllm-bench", "trtllm-bench part"):
         starts = [hit.start() for hit in begins[tool].finditer(text)][: 1 if tool.endswith("part") else None]
@@ -270,7 +267,6 @@ def _llama_row(source: str, cells: Mapping[str, str], device: str | None) -> Mea
 
 
 def _figures(source: str, text: str, from_json: Parser) -> Iterator[MeasuredRun]:
-    """Figures in sentences, of one tool."""
     for how, patterns in _sentences():
         found: dict[str, Any] = {}
         for hit in (each for one in patterns for each in one.finditer(text)):

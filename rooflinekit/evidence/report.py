@@ -12,8 +12,9 @@ from xml.etree import ElementTree as ET
 
 from rooflinekit.evidence.accuracy import FIGURES, Accuracy
 from rooflinekit.evidence.compare import CAUSES, ComparedMetric, ComparedRun, Comparison
-from rooflinekit.evidence.engine_fit.fit import EngineFit
+from rooflinekit.evidence.engine_fit.fit import EngineFit, Error
 from rooflinekit.evidence.guard import Check, Guarded
+from rooflinekit.evidence.kernel_fit.groups import KEY
 from rooflinekit.evidence.league import OURS, League, Standing
 from rooflinekit.evidence.league import LeagueFigure as Rated
 from rooflinekit.evidence.watching import Beside, Figure, Watched
@@ -34,6 +35,7 @@ from rooflinekit.report.document import (
     signed_ms,
     three,
 )
+from rooflinekit.specs.calibration.served import ServedFile
 from rooflinekit.specs.engines import UNITLESS
 from rooflinekit.version import __version__
 
@@ -51,7 +53,7 @@ _SHOWN = ("median_ape", "p90_ape", "bias", "coverage80", "coverage90")
 _NAMED = 8  # wins and losses of a league by name
 _METRIC_WORDS = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "e2e_ms": "E2EL", "output_tok_s_total": "tok/s"}
 _KEYS = {
-    "op": ("op", "gpu", "engine", "dtype", "kv_dtype", "routing", "collective", "mode", "kind", "metric"),
+    "op": ("op", *KEY, "metric"),
     "quantity": ("engine", "quantity"),
     "metric": ("source_key", "model", "gpu", "metric"),
 }
@@ -70,10 +72,8 @@ def accuracy_rows(found: Accuracy) -> list[dict[str, Any]]:
 
 def accuracy_document(found: Accuracy) -> Document:
     """The whole answer."""
-    summary = [
-        [kind, str(sum(group.n for group in found.kinds[kind])), *_cells(figures)]
-        for kind, figures in found.summary.items()
-    ]
+    summary = [[kind, str(sum(group.n for group in found.kinds[kind])), *_cells(figures)]
+               for kind, figures in found.summary.items()]  # fmt: skip
     counted = f"{found.answered} of {found.rows} rows answered; errors are |predicted − measured| / measured"
     used = ", ".join(f"{name} ({digest})" for name, digest in found.calibrations.items())
     return [
@@ -89,7 +89,6 @@ _NAME = 34  # columns of a group's name
 
 
 def _groups(found: Accuracy, kind: str) -> CellTable:
-    """The groups of one operation or metric."""
     rows = []
     for group in (each for each in found.groups if each.key[found.by] == kind):
         name = " ".join(group.key[key] for key in _KEYS[found.by] if key in group.key and key != found.by)
@@ -132,9 +131,7 @@ def comparison_rows(found: Comparison) -> list[dict[str, Any]]:
 
 def comparison_document(found: Comparison) -> Document:
     """The whole answer."""
-    failed = (
-        f"not compared: {source}: {reason.removeprefix(f'{source}: ')}" for source, reason in found.failed.items()
-    )
+    failed = (f"not compared: {source}: {why.removeprefix(f'{source}: ')}" for source, why in found.failed.items())
     return [*(section for run in found.runs for section in _run(run)), Section("", [Items(*failed)])]
 
 
@@ -169,7 +166,6 @@ def _run(run: ComparedRun) -> Iterator[Section]:
 
 
 def _reconciled(run: ComparedRun, why: Why) -> Iterator[Section]:
-    """The changes that explain a run, best first, with what they would give."""
     times = [each for each in run.metrics if each.metric in ("ttft_ms", "tpot_ms")]
     rows = [
         [", ".join(f"{_option(change.option)} {_said(change.value)}" for change in reason.changes),
@@ -177,13 +173,7 @@ def _reconciled(run: ComparedRun, why: Why) -> Iterator[Section]:
          *(ms(reason.predicted[each.metric]) for each in times), f"{reason.misfit:.1f}", f"{reason.score:.1f}"]
         for reason in why.reasons
     ]  # fmt: skip
-    head = [
-        "changes that explain it",
-        "in place of",
-        *(_NAMES[each.metric] for each in times),
-        "misfit",
-        "score",
-    ]
+    head = ["changes that explain it", "in place of", *(_NAMES[each.metric] for each in times), "misfit", "score"]
     if rows:
         rows.append(["measured", "", *(ms(each.measured) for each in times), "", ""])
         yield Section("", [CellTable(head, rows, left=(0, 1), room=_CHANGES)])
@@ -254,18 +244,14 @@ def _cost(name: str, value: float, spread: float) -> str:
 
 
 def _errors(fit: EngineFit) -> CellTable:
-    def cells(name: str, rows: int, figures: tuple[float, float, float | None]) -> list[str]:
-        return [name, str(rows), *("" if figure is None else percent(figure, 1) for figure in figures)]
-
     ends = (file.name if len(file.name) <= _LONGEST else f"…{file.name[1 - _LONGEST :]}" for file in fit.files)
+    errors: list[tuple[str, ServedFile | Error]] = [*zip(ends, fit.files, strict=True)]
+    errors += ((f"all, {_NAMES[name]}", error) for name, error in fit.errors.items())
     table = [
-        cells(name, file.rows, (file.before, file.after, file.unseen))
-        for name, file in zip(ends, fit.files, strict=True)
-    ]
-    table += [
-        cells(f"all, {_NAMES[name]}", error.rows, (error.before, error.after, error.unseen))
-        for name, error in fit.errors.items()
-    ]
+        [name, str(each.rows), *("" if figure is None else percent(figure, 1)
+                                 for figure in (each.before, each.after, each.unseen))]
+        for name, each in errors
+    ]  # fmt: skip
     return CellTable(["mean error", "figures", "before", "after", "left out"], table)
 
 
@@ -325,7 +311,6 @@ def _part(value: float) -> str:
 
 
 def _gaps(now: Beside) -> Iterator[str]:
-    """Causes of the gap of each measured time."""
     if now.tpot.measured is not None and now.batch_ms is not None and now.step_ms is not None:
         stalls = "" if now.stall_ms is None else f"{_part(now.stall_ms)} from requests that stood still, "
         yield (f"gap of TPOT {signed_ms(now.tpot.measured - now.tpot.expected)}: {_part(now.batch_ms)} from "
@@ -344,7 +329,6 @@ def _drifts(found: Watched) -> Iterator[str]:
 
 
 def _moved(found: Watched) -> Iterator[str]:
-    """Part of the traffic that moved the prediction most."""
     if found.moved:
         part = max(found.moved, key=lambda name: abs(found.moved[name] - 1.0))
         change = found.moved[part] - 1.0
@@ -357,9 +341,8 @@ def _left(found: Watched) -> Iterator[str]:
     if (left := found.headroom) is not None:
         words = f"headroom {percent(left.share)}: {significant(left.rate)} of {significant(left.knee)} requests/s"
         if left.share < 0:
-            words = (
-                f"no headroom: {significant(left.rate)} requests/s come, and {significant(left.knee)} can be sustained"
-            )
+            sustained = significant(left.knee)
+            words = f"no headroom: {significant(left.rate)} requests/s come, and {sustained} can be sustained"
         elif left.hours_left is not None:
             grows = "now" if left.peak is None else f"from day to day, {significant(left.peak)} in the highest hour"
             words += f"; as the rate grows {grows}, none is left in {_spell(left.hours_left)}"
@@ -479,25 +462,19 @@ def league_document(found: League) -> Document:
 
 
 def _league_standing(each: Standing) -> list[str]:
-    apart = ["", "", ""] if each.tool == OURS else [str(each.wins), str(each.losses), str(each.draws)]
-    sizes = [
-        _league_percent(each.error),
-        _league_percent(each.bias, signed=True),
-        "" if each.tool == OURS else _league_percent(each.ours),
-    ]
-    return [each.tool, f"{each.answered:,}", *sizes, *apart]
+    def share(value: float | None, signed: bool = False) -> str:
+        return "–" if value is None else percent(value, 1, signed=signed)
 
-
-def _league_percent(value: float | None, signed: bool = False) -> str:
-    return "–" if value is None else percent(value, 1, signed=signed)
+    ours, counts = share(each.ours), [str(each.wins), str(each.losses), str(each.draws)]
+    beside = [""] * 4 if each.tool == OURS else [ours, *counts]
+    return [each.tool, f"{each.answered:,}", share(each.error), share(each.bias, signed=True), *beside]
 
 
 def _league_named(found: League, tool: str) -> list[Section]:
-    """The largest wins and the largest losses against a tool."""
     sections = []
     for outcome, words in (("win", "nearer than"), ("loss", "further off than")):
         own = sorted((each for each in found.figures if each.outcome(tool) == outcome),
-                     key=lambda each: -_league_gap(each, tool))  # fmt: skip
+                     key=lambda each: -abs(_league_miss(each, OURS) - _league_miss(each, tool)))  # fmt: skip
         if own:
             head = [f"{OURS} is {words} {tool}", "", "measured", "ours", tool]
             cells = [[each.name, _METRIC_WORDS.get(each.metric, each.metric), three(each.measured),
@@ -507,10 +484,8 @@ def _league_named(found: League, tool: str) -> list[Section]:
     return sections
 
 
-def _league_gap(each: Rated, tool: str) -> float:
-    """By how much one error is larger than the other, as logarithms."""
-    ours, theirs = (abs(math.log((each.answers[name] or 1.0) / each.measured)) for name in (OURS, tool))
-    return abs(ours - theirs)
+def _league_miss(each: Rated, tool: str) -> float:
+    return abs(math.log((each.answers[tool] or 1.0) / each.measured))
 
 
 def _league_answer(each: Rated, tool: str) -> str:

@@ -78,11 +78,16 @@ def figures(row: Any, ttft: float, tpot: float) -> dict[str, float]:
     146.66666666666666
     """
     whole = ttft + (row.osl - 1.0) * tpot
-    total = 1e3 * row.users * row.osl / whole
+    return _every(row, (ttft, tpot, whole), 1e3 * row.users * row.osl / whole, 1e3 * row.users * row.isl / ttft)
+
+
+def _every(row: Any, times: tuple[float, float, float], total: float, prefill: float) -> dict[str, float]:
+    """Every metric of a load, from its times [ms] and its rates of output and of prompt tokens [1/s]."""
+    ttft, tpot, whole = times
     return {
         "ttft_ms": ttft, "tpot_ms": tpot, "e2e_ms": whole, "output_tok_s_total": total,
         "output_tok_s_per_gpu": total / row.gpus, "output_tok_s_per_user": 1e3 / tpot,
-        "prefill_tok_s": 1e3 * row.users * row.isl / ttft,
+        "prefill_tok_s": prefill,
     }  # fmt: skip
 
 
@@ -169,11 +174,8 @@ def aiconfigurator(row: Any, mode: str = "SILICON") -> dict[str, float]:
     if row.load == "concurrency":
         found = _estimate()(**given, batch_size=max(round(row.users / row.dp), 1))
         total = float(found.tokens_per_second_per_gpu) * row.gpus
-        return {
-            "ttft_ms": float(found.ttft), "tpot_ms": float(found.tpot), "e2e_ms": float(found.request_latency),
-            "output_tok_s_total": total, "output_tok_s_per_gpu": total / row.gpus,
-            "output_tok_s_per_user": 1e3 / float(found.tpot), "prefill_tok_s": total * row.isl / row.osl,
-        }  # fmt: skip
+        times = float(found.ttft), float(found.tpot), float(found.request_latency)
+        return _every(row, times, total, total * row.isl / row.osl)
     best = _best_of_queue(given)
     return {"output_tok_s_total": best * row.gpus, "output_tok_s_per_gpu": best}
 
@@ -221,13 +223,9 @@ def aisimulate(row: Any) -> dict[str, float]:
                    "workers": {"aggregated": {"parallelism": split}}},
     }  # fmt: skip
     found = _reported(config)
-    times = {f"{name}_ms": float(found[f"mean_{name}_ms"]) for name in ("ttft", "tpot")}
+    ttft, tpot = (float(found[f"mean_{name}_ms"]) for name in ("ttft", "tpot"))
     total = float(found["output_throughput_tok_s"])
-    return times | {
-        "e2e_ms": times["ttft_ms"] + (row.osl - 1.0) * times["tpot_ms"], "output_tok_s_total": total,
-        "output_tok_s_per_gpu": total / row.gpus, "output_tok_s_per_user": 1e3 / times["tpot_ms"],
-        "prefill_tok_s": total * row.isl / row.osl,
-    }  # fmt: skip
+    return _every(row, (ttft, tpot, ttft + (row.osl - 1.0) * tpot), total, total * row.isl / row.osl)
 
 
 def _reported(config: dict[str, Any]) -> dict[str, Any]:
@@ -264,11 +262,11 @@ def interpreter(tool: str) -> str | None:
 
 
 @functools.cache
-def asked(tool: str, row: Any) -> dict[str, float] | str:
+def asked(tool: Callable[[Any], dict[str, float]], row: Any) -> dict[str, float] | str:
     """Answer of a tool, or the reason why there is none."""
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            return TOOLS[tool](row)
+            return tool(row)
     except NoAnswerError as error:
         return str(error)
     except Exception as error:  # whatever the tool raises is its answer
@@ -279,7 +277,7 @@ def asked(tool: str, row: Any) -> dict[str, float] | str:
 def main() -> None:
     """Answer the questions of a JSON list on standard input; the answers go out as a JSON list."""
     tool, questions = sys.argv[1], json.load(sys.stdin)
-    answers = [asked(tool, RivalQuestion(**each)) for each in questions]
+    answers = [asked(TOOLS[tool], RivalQuestion(**each)) for each in questions]
     sys.stdout.write(json.dumps(answers))
 
 

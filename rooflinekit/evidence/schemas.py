@@ -21,8 +21,6 @@ class OfRun(TypedDict):
 
 
 class _Compared(Answers):
-    """The answers of the core, and those of a comparison."""
-
     special: ClassVar = {
         **Answers.special,
         ComparedRun: {

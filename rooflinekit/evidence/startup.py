@@ -75,7 +75,8 @@ def read_startup(source: str, text: str) -> StartUp:
         number = {name: number_of(word) for name, word in plain.items() if word.replace(".", "", 1).isdigit()}
         size = {name.removesuffix("_size"): number_of(value[0], -MOST) * _SIZES[value[1]]
                 for name, value in said.items() if name.endswith("_size") and len(value) > 1}  # fmt: skip
-        states = GIB * sum(map(number_of, _STATES.findall(_last(text, "ssm_state")))) if engine == "sglang" else 0.0
+        line = next((line for line in reversed(text.splitlines()) if "ssm_state" in line), "")
+        states = GIB * sum(map(number_of, _STATES.findall(line))) if engine == "sglang" else 0.0
     except ValueError as error:
         raise SpecError(f"{source}: the engine says {error}") from None
     if "second" in said:  # of several accelerators, whose parts differ, none is said
@@ -146,8 +147,8 @@ def services(text: str) -> dict[str, str]:
     found: dict[str, list[str]] = {}
     for raw in _COLOURS.sub("", text).splitlines():
         name, line = "", _unwrapped(raw)
-        for prefix in _prefixes():
-            if hit := prefix.match(line):
+        for prefix in _lines()["prefixes"]:
+            if hit := re.match(prefix, line):
                 name, line = hit.groupdict().get("name") or name, line[hit.end() :]
         found.setdefault(name, []).append(line)
     if len(found) == 2 and "" in found:  # lines without a prefix are of the one service
@@ -163,16 +164,6 @@ def _unwrapped(line: str) -> str:
         return str(json.loads(line)["log"]).rstrip("\n")
     except (ValueError, TypeError, KeyError):
         return line
-
-
-@cache
-def _prefixes() -> Sequence[re.Pattern[str]]:
-    return [re.compile(each) for each in _lines()["prefixes"]]
-
-
-def _last(text: str, word: str) -> str:
-    """The last line that holds a word."""
-    return next((line for line in reversed(text.splitlines()) if word in line), "")
 
 
 def _found(quantities: Mapping[str, Sequence[re.Pattern[str]]], text: str) -> dict[str, tuple[str, ...]]:

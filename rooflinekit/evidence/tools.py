@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from statistics import fmean, pstdev
 from typing import Any, NamedTuple
 
 from rooflinekit.evidence.measurement import Fields, MeasuredRun, MeasuredSpread, RunFacts
 from rooflinekit.evidence.startup import formats_of, gguf_format
+from rooflinekit.load.lengths import MOST_TOKENS
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.specs.files import table_of
 from rooflinekit.specs.foreign import number_or
@@ -19,9 +21,8 @@ _tables = partial(table_of, __file__)
 
 _ENGINES = {"vllm": "vllm", "sglang": "sglang", "trt": "trtllm", "tensorrt": "trtllm", "llama.cpp": "llama.cpp"}
 
-ALL_AT_ONCE = "all requests came at once"
 _SEVERAL = re.compile(r"^(\d+) ?[x×*]_? ?(?=\D)|(?<=[\d\s])[x×*] ?(\d{1,3})$", re.IGNORECASE)
-_METRICS = ("ttft", "tpot", "itl", "e2e")
+_PARTS = ("mean", "p50", "p90", "p99", "low")
 _DISAGGREGATED = (
     "{}: prompts and answers were computed by pools apart, which compare does not play; "
     "`rooflinekit simulate --prefill-replicas` does"
@@ -31,14 +32,24 @@ _GGUF = re.compile(r"(-\d{5}-of-\d{5})?\.gguf$", re.IGNORECASE)
 _QUANT = re.compile(r"[-._](UD-)?((I?Q\d\w*)|TQ\d\w*|BF16|FP?16|F32|MXFP4\w*|NVFP4)$", re.IGNORECASE)
 
 
+def known_tools() -> list[str]:
+    """Files that are read, in words."""
+    return list(_tables()["read"])
+
+
 class How(NamedTuple):
-    """Facts that all results of a tool share: its engine, the unit of its times, and how its requests come."""
+    """Facts that all results of a tool share.
+
+    scale: ms in the unit of its times; static: one batch that begins together; all_at_once: words on requests that no
+    users and no rate hold back; servers: whether its accelerators are those of several servers.
+    """
 
     tool: str
     engine: str | None = None
-    seconds: bool = False
+    scale: float = 1.0
     static: bool = False
-    all_at_once: bool = False
+    all_at_once: str = ""
+    servers: bool = False
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> How:
@@ -76,9 +87,7 @@ def from_tool(source: str, data: Mapping[str, Any]) -> Iterator[MeasuredRun]:
     for row in _tables()["tools"]:
         if all(data.get(key) is not None for key in row["marks"]):
             flat = {**data, **data[row["inside"]]} if isinstance(data.get(row.get("inside")), Mapping) else data
-            read = {name: next(filter(_said, (_at(flat, path) for path in paths)), None)
-                    for name, paths in row["fields"].items()}  # fmt: skip
-            yield measurement_of(source, How.of(row), {name: value for name, value in read.items() if _said(value)})
+            yield measurement_of(Fields(source, flat, row["fields"]), How.of(row))
             return
     if {"n_prompt", "n_gen", "avg_ts"} <= data.keys():
         yield _llama_bench(Fields(source, data))
@@ -95,44 +104,38 @@ def _holds(data: Mapping[str, Any], names: list[str]) -> bool:
     return any(name in data or name in data["config"] for name in names)
 
 
-def _said(value: Any) -> bool:
-    return value is not None and value != ""
+def mapped(source: str, tool: str, data: Mapping[str, Any], told: Mapping[str, Any]) -> Fields:
+    """Quantities of a result whose places the table has; told: those that its reader made out by itself."""
+    places = _tables()["mapped"][tool] | {name: (name,) for name in told}
+    return Fields(source, {**data, **told}, places)
 
 
-def _at(data: Mapping[str, Any], path: str) -> Any:
-    """Value under keys that are joined by dots."""
-    value: Any = data
-    for key in path.split("."):
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
-
-
-def measurement_of(source: str, how: How, found: Mapping[str, Any], notes: tuple[str, ...] = ()) -> MeasuredRun:
-    """A run by the names of tools.yaml; times are in ms unless the tool's are in seconds."""
-    fields, said = Fields(source, found), list(notes)
-    if _true(found.get("disaggregated")):
-        raise SpecError(_DISAGGREGATED.format(source))
+def measurement_of(fields: Fields, how: How, notes: Sequence[str] = ()) -> MeasuredRun:
+    """A run by the names of tools.yaml."""
+    said = list(notes)
+    if _true(fields.value("disaggregated")):
+        raise SpecError(_DISAGGREGATED.format(fields.source))
     requests = fields.count("requests")
     isl, osl = (fields.number(side) or _each(fields.number(f"{side}_total"), requests) for side in ("isl", "osl"))
     concurrency, rate = fields.count("concurrency"), _rate(fields)
     if concurrency is None and requests and (flight := fields.number("in_flight")):
         concurrency = requests if flight > requests / 2.0 else max(round(flight), 1)  # more than half: no second turn
         said.append(f"{flight:.4g} requests were in flight on average; played as {concurrency:,} users")
-    elif concurrency is None and rate is None and requests and (how.all_at_once or "rate" in found):
+    elif concurrency is None and rate is None and requests and (how.all_at_once or fields.value("rate") is not None):
         concurrency = requests
-        said.append(ALL_AT_ONCE)
+        said.append(how.all_at_once or "all requests came at once")
     elif concurrency and rate is not None:
         concurrency = None
         said.append("the client offers a rate and caps what is in flight; predicted as an open loop at that rate")
-    deployment, gpu, tp = _deployment(fields, said)
+    deployment, gpu, tp = _deployment(fields, how, said)
     gpus = math.prod((tp or 1, *(deployment.get(name, 1) for name in ("pp", "dp"))))
-    each = fields.number("output_tok_s_gpu")
-    ended, burstiness = fields.number("request_s"), fields.number("burstiness")
+    each, burstiness, cv = (fields.number(name) for name in ("output_tok_s_gpu", "burstiness", "cv"))
+    if burstiness:  # the shape of the gamma law of the gaps
+        cv = 1.0 / math.sqrt(burstiness)
     engine = how.engine or engine_of(fields.text("engine"))
     version = fields.text("version")
-    spreads = {name: _spread(fields, name, 1e3 if how.seconds else 1.0) for name in _METRICS}
     return MeasuredRun(
-        source=source,
+        source=fields.source,
         tool=how.tool,
         facts=RunFacts(
             model=fields.text("model"),
@@ -143,17 +146,21 @@ def measurement_of(source: str, how: How, found: Mapping[str, Any], notes: tuple
             osl=osl,
             concurrency=concurrency,
             rate=rate,
-            cv=1.0 / math.sqrt(burstiness) if burstiness else 1.0,
+            cv=1.0 if cv is None else cv,
             requests=concurrency if how.static else requests,
+            isl_cv=_variation(fields, "isl"),
+            osl_cv=_variation(fields, "osl"),
             max_num_seqs=fields.count("max_num_seqs"),
+            warmup=fields.count("warmup"),
         ),
-        ttft=spreads["ttft"],
-        tpot=spreads["tpot"],
-        itl=spreads["itl"],
-        e2e=spreads["e2e"],
+        ttft=_spread(fields, "ttft", how.scale),
+        tpot=_spread(fields, "tpot", how.scale),
+        itl=_spread(fields, "itl", how.scale),
+        e2e=_spread(fields, "e2e", how.scale),
         output_tok_s=fields.number("output_tok_s") or (each * gpus if each else None),
-        request_s=ended,
+        request_s=fields.number("request_s"),
         notes=tuple(said),
+        servers=fields.count("servers") or 1,
         static=how.static,
         total=_each(fields.number("tokens_total"), requests),
         deployment=tuple(deployment.items()),
@@ -169,26 +176,58 @@ def _each(total: float | None, requests: int | None) -> float | None:
 
 
 def _rate(fields: Fields) -> float | None:
-    """The offered rate; "inf" means none."""
-    given = str(fields.data.get("rate", "")).strip().lower()
-    return None if given in ("inf", "infinity", "none") else fields.number("rate") or None
+    if str(fields.value("rate")).strip().lower() in ("inf", "infinity", "none"):
+        return None
+    return fields.number("rate") or None
 
 
 def _spread(fields: Fields, name: str, scale: float) -> MeasuredSpread:
-    values = {part: fields.number(f"{name}.{part}", scale=scale) for part in ("mean", "p50", "p90", "p99", "low")}
-    return MeasuredSpread(**values) if values["mean"] or values["p50"] else MeasuredSpread()
+    """Figures of one latency; a mean of 0 means that the client could not measure it. `each` has all requests [s]."""
+    found = {part: fields.number(f"{name}.{part}", scale=scale) for part in _PARTS}
+    found |= {part: value for part in _PARTS if (value := fields.number(f"{name}_s.{part}", scale=1e3)) is not None}
+    each = fields.value(f"{name}.each")
+    if good := [value for value in each if isinstance(value, float) and value > 0] if isinstance(each, list) else []:
+        found["low"] = 1e3 * min(good)
+    return MeasuredSpread(**found) if found["mean"] or found["p50"] or good else MeasuredSpread()
 
 
-def _deployment(fields: Fields, said: list[str]) -> tuple[dict[str, Any], str | None, int | None]:
+def _variation(fields: Fields, side: str) -> float | None:
+    """Variation of lengths: as stated, of every request, or of the range that SGLang draws from.
+
+    Uniform from r·L to L: (1 − r) / (√3·(1 + r)).
+    """
+    mean, deviation, each = fields.number(side), fields.number(f"{side}_std"), fields.value(f"{side}_each")
+    if mean and deviation is not None:
+        return deviation / mean
+    lengths = [float(n) for n in each if isinstance(n, int) and 0 < n <= MOST_TOKENS] if isinstance(each, list) else []
+    if len(lengths) > 1:
+        return pstdev(lengths) / fmean(lengths)
+    if fields.value(f"{side}_drawn") is None or not (fields.text("drawn_from") or "").startswith("random"):
+        return None
+    ratio = fields.number("drawn_ratio")
+    return None if ratio is None or ratio > 1 else (1.0 - ratio) / (math.sqrt(3.0) * (1.0 + ratio))
+
+
+def _deployment(fields: Fields, how: How, said: list[str]) -> tuple[dict[str, Any], str | None, int | None]:
     """Formats, limits and degrees beside tp; the accelerator's name; and tp."""
     gpu, count = accelerators(fields.text("gpu"))
-    tp = fields.count("tp")
-    if tp is None and count is not None:
+    tp, servers = fields.count("tp"), fields.count("servers") or 1
+    if prefills := fields.count("prefills"):
+        raise SpecError(
+            f"{fields.source}: {prefills} servers computed prompts alone; compare plays none such, "
+            "`rooflinekit simulate --prefill-replicas` does"
+        )
+    if count is not None and how.servers:
+        if count % servers:
+            raise SpecError(f"{fields.source}: {count} accelerators are not divided evenly among {servers} servers")
+        said.append(f"{count} accelerators, {servers} servers: tensor parallel {count // servers} is assumed")
+        tp = tp or count // servers
+    elif tp is None and count is not None:
         tp = count
         if count > 1:
             said.append(f"{count} accelerators are read as --tp {count}; --tp and --replicas say otherwise")
     found: dict[str, Any] = {name: value for name in ("pp", "ep") if (value := fields.count(name) or 1) > 1}
-    if _true(fields.data.get("dp_attention")) and tp:
+    if _true(fields.value("dp_attention")) and tp:
         found["dp"], tp = tp, 1  # attention replicas on the same accelerators
     found |= formats_of(fields.text("quantization"), fields.text("kv"))
     if weights := (fields.text("weights") or "").lower():
@@ -196,7 +235,7 @@ def _deployment(fields: Fields, said: list[str]) -> tuple[dict[str, Any], str | 
         found |= formats_of(four if weights == "fp4" else weights, None) or {"weights": weights}
     if budget := fields.count("token_budget"):
         found["token_budget"] = budget
-    if (draft := str(fields.data.get("draft") or "none").lower()) not in ("none", "false", "off"):
+    if (draft := str(fields.value("draft") or "none").lower()) not in ("none", "false", "off"):
         said.append(f"tokens were drafted ({draft}), and the prediction has no draft")
     return found, gpu and _MAKERS.sub("", gpu), tp
 

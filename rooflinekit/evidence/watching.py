@@ -264,7 +264,6 @@ class Watcher:
         )  # fmt: skip
 
     def _notes(self) -> list[str]:
-        """Notes of the last interval of each source."""
         last = {each.run.source.partition(" at ")[0]: each.run.notes for each in self._intervals}
         return list(dict.fromkeys(note for notes in last.values() for note in notes))
 
@@ -532,23 +531,15 @@ def cause_of(before: Sequence[Beside], after: Sequence[Beside], usual: Callable[
     """
     if after[0].stall_ms is None and (said := _preempted(before, after)):
         return said
-    factors = [math.exp(usual(math.log(each.step.expected))) for each in after]
-    longer = [
-        (each.step.measured or 0.0) - factor * each.step.expected for each, factor in zip(after, factors, strict=True)
-    ]
-    shapes: dict[str, Callable[[Beside], float]] = {
-        "kernels": lambda at: at.step.expected - at.host_ms,
-        "host": lambda at: 1.0,
-        "cache reads": lambda at: at.kv_ms,
-    }
+    factors = np.array([math.exp(usual(math.log(each.step.expected))) for each in after])
+    expected, host, kv = np.array([(each.step.expected, each.host_ms, each.kv_ms) for each in after]).T
+    longer = np.array([each.step.measured or 0.0 for each in after]) - factors * expected
+    shapes = {"kernels": factors * (expected - host), "host": np.ones(len(after)), "cache reads": factors * kv}
     found: dict[str, tuple[float, float]] = {}
-    for name, shape in shapes.items():
-        sizes = [factor * shape(each) if name != "host" else 1.0 for each, factor in zip(after, factors, strict=True)]
-        square = math.fsum(size * size for size in sizes)
-        if square > 0.0:
-            share = math.fsum(size * more for size, more in zip(sizes, longer, strict=True)) / square
-            left = math.fsum((more - share * size) ** 2 for size, more in zip(sizes, longer, strict=True))
-            found[name] = left, share
+    for name, sizes in shapes.items():
+        if square := float(sizes @ sizes):
+            share = float(sizes @ longer) / square
+            found[name] = float(np.sum((longer - share * sizes) ** 2)), share
     best = min(found, key=found.__getitem__)
     left, share = found[best]
     variance = left / max(len(after) - 1, 1)
@@ -605,9 +596,8 @@ def headroom(seen: Sequence[Beside]) -> Headroom | None:
 
 def _day_on_day(left: Headroom, hours: Mapping[int, Sequence[float]]) -> Headroom:
     """The rates of the last day beside those of the same hours before, by six blocks; hours: rates by hours ago."""
-    pairs = [
-        (fmean(hours[ago]), fmean(hours[ago + _DAY])) for ago in range(_DAY) if ago in hours and ago + _DAY in hours
-    ]
+    both = [ago for ago in range(_DAY) if ago in hours and ago + _DAY in hours]
+    pairs = [(fmean(hours[ago]), fmean(hours[ago + _DAY])) for ago in both]
     if len(pairs) < _BLOCKS:
         return left
     ends = [len(pairs) * turn // _BLOCKS for turn in range(_BLOCKS + 1)]
@@ -637,21 +627,22 @@ def _reached(
     >>> [round(time, 1) for time in _reached([0, 1, 2, 3, 4, 5], [0.1, 1, 1.9, 3, 4.1, 4.9], 10.0)]
     [10.1, 9.8, 10.5]
     """
-    groups: dict[int, list[int]] = {}
-    for place, kind in enumerate(kinds or [0] * len(times)):
-        groups.setdefault(kind, []).append(place)
+    kind = np.asarray(kinds or [0] * len(times))
+    groups = [kind == each for each in np.unique(kind)]  # kind 0 first
     freedom = len(times) - len(groups) - 1
     if freedom < _FREEDOM:
         return None
-    middles = {kind: (fmean(times[at] for at in of), fmean(heights[at] for at in of)) for kind, of in groups.items()}
-    away = [(times[at] - middles[kind][0], heights[at] - middles[kind][1]) for kind, of in groups.items() for at in of]
-    width = math.fsum(x * x for x, _ in away)
-    slope = math.fsum(x * y for x, y in away) / width
-    variance = math.fsum((y - slope * x) ** 2 for x, y in away) / freedom / width
+    x, y = np.asarray(times, float), np.asarray(heights, float)
+    middle, height = float(x[groups[0]].mean()), float(y[groups[0]].mean())
+    for own in groups:
+        x[own], y[own] = x[own] - x[own].mean(), y[own] - y[own].mean()
+    width = float(x @ x)
+    slope = float(x @ y) / width
+    variance = float(np.sum((y - slope * x) ** 2)) / freedom / width
     if slope <= _SURE * math.sqrt(variance):
         return None
-    chance, (middle, height) = _LIKELY**2 * variance, middles[0]
+    chance = _LIKELY**2 * variance
     rise, beside = limit - height, slope**2 - chance
-    root = math.sqrt(chance * (rise**2 + beside * width / len(groups[0])))
+    root = math.sqrt(chance * (rise**2 + beside * width / int(groups[0].sum())))
     ends = (slope * rise - root) / beside, (slope * rise + root) / beside
     return tuple(max(middle + each, 0.0) for each in (rise / slope, *ends))  # type: ignore[return-value]

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from operator import attrgetter
 from typing import Any
 
 from rooflinekit.evidence.benchmark_runs import Given, Posed, pose
@@ -86,7 +87,8 @@ def explain(run: MeasuredRun, given: Given, room: int | None = None, own: Mappin
     single += list(filter(None, map(case.refined, _best_of_each(single)[:_PAIRED])))
     best = _best_of_each(single)[:_PAIRED]
     pairs: list[ChangeSet] = []
-    if not best or best[0].misfit > _FITS * _figures(posed.run) / 2.0:
+    measured = posed.run.ttft.middle[1], posed.run.tpot.middle[1], posed.run.e2e.mean, posed.run.output_tok_s
+    if not best or best[0].misfit > _FITS * sum(map(bool, measured)) / 2.0:
         both = ((*one.changes, *other.changes) for one, other in combinations(best, 2))
         pairs = list(filter(None, map(case.tried, both)))
     pairs += case.fewest(tuple(change for change in changes if change.said_by == _OTHERWISE))
@@ -187,17 +189,10 @@ class _RunCase:
         return best
 
 
-def _figures(run: MeasuredRun) -> int:
-    """Number of figures of a run."""
-    return sum(map(bool, (run.ttft.middle[1], run.tpot.middle[1], run.e2e.mean, run.output_tok_s)))
-
-
-def _score(reason: ChangeSet) -> float:
-    return reason.score
+_score = attrgetter("score")
 
 
 def _best_of_each(reasons: Iterable[ChangeSet]) -> list[ChangeSet]:
-    """The best value of each option."""
     best: dict[str, ChangeSet] = {}
     for reason in sorted(reasons, key=_score):
         best.setdefault(reason.changes[0].option, reason)
@@ -205,7 +200,6 @@ def _best_of_each(reasons: Iterable[ChangeSet]) -> list[ChangeSet]:
 
 
 def _changed(run: MeasuredRun, given: Given, option: str, value: Any) -> tuple[MeasuredRun, Given]:
-    """A run and what is known of it with another value of an option."""
     if option in _OF_FILE:
         return replace(run, facts=replace(run.facts, **{option: value})), given
     if option == "replicas":
@@ -220,7 +214,6 @@ def _changed(run: MeasuredRun, given: Given, option: str, value: Any) -> tuple[M
 
 
 def _changes(posed: Posed, given: Given, own: Mapping[str, Any]) -> Iterator[Change]:
-    """Every change of one assumption that is worth trying."""
     stated, known = dict(posed.run.deployment), dict[str, Any]()
     for option, was, values in _alternatives(posed, given):
         known[option] = was
@@ -250,7 +243,6 @@ def _price(option: str, was: Any, value: Any, said: str) -> float:
 
 
 def _said_by(option: str, facts: RunFacts, given: Given, stated: Mapping[str, Any]) -> str:
-    """Source of an option: you, the file, or nobody."""
     if getattr(given.facts, option, None) is not None and option != "cv":
         return "you"
     if option in given.deployment or (option == "replicas" and given.replicas):
@@ -260,21 +252,16 @@ def _said_by(option: str, facts: RunFacts, given: Given, stated: Mapping[str, An
 
 
 def _alternatives(posed: Posed, given: Given) -> Iterator[tuple[str, Any, Sequence[Any]]]:
-    """Options, what they are, and what they might be."""
     facts, plan = posed.facts, posed.resolved.plan
     deployment, gpu = plan.deployment, plan.system.accelerator
     isl, osl = (max(round(length or 1.0), 1) for length in (facts.isl, facts.osl))
     for name, number in (("isl", isl), ("osl", osl)):
-        yield name, number, [max(round(factor * number), 1) for factor in _FACTORS]
+        yield name, number, _multiples(number)
     run = posed.run
     if run.e2e.mean and run.ttft.mean and run.tpot.mean:
         yield "osl", osl, [max(round(1.0 + (run.e2e.mean - run.ttft.mean) / run.tpot.mean), 1)]
     if run.static:
-        yield (
-            "concurrency",
-            facts.concurrency,
-            [max(round(factor * (facts.concurrency or 1)), 1) for factor in _FACTORS],
-        )
+        yield "concurrency", facts.concurrency, _multiples(facts.concurrency or 1)
     else:
         yield from _of_the_load(posed, given)
     tp, pp, dp, ep = deployment.tp, deployment.pp, deployment.dp, deployment.ep
@@ -298,14 +285,17 @@ def _alternatives(posed: Posed, given: Given) -> Iterator[tuple[str, Any, Sequen
         yield "power_cap", deployment.power_cap, [round(share * gpu.tdp_w) for share in (0.5, 0.7)]
 
 
+def _multiples(number: int) -> list[int]:
+    return [max(round(factor * number), 1) for factor in _FACTORS]
+
+
 def _of_the_load(posed: Posed, given: Given) -> Iterator[tuple[str, Any, Sequence[Any]]]:
-    """Changes of clients and their protocol."""
     facts, users = posed.facts, posed.facts.concurrency
     yield "hits", facts.hits or 0.0, (0.0, 0.25, 0.5, 0.75, 0.95, 1.0)
     for name in ("isl_cv", "osl_cv"):
         yield name, getattr(facts, name) or 0.0, (0.0, 0.2, 0.5, 1.0)
     if users is not None:
-        yield "concurrency", users, [max(round(factor * users), 1) for factor in _FACTORS]
+        yield "concurrency", users, _multiples(users)
         yield "requests", facts.requests, (users, 10 * users)
         yield "max_num_seqs", facts.max_num_seqs, [most for most in (8, 16, 32, 64, 128, 256) if most < users]
     elif facts.rate is not None:

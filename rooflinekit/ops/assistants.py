@@ -90,7 +90,6 @@ def server(seconds: float = 60.0) -> Server[Any]:
 
 
 def _spec(uri: str) -> str:
-    """The file of a spec; raises InputError for what is not in the catalogue."""
     word, _, name = uri.removeprefix("rooflinekit://").partition("/")
     if word not in _SPECS:
         raise InputError(f"unknown resource {uri[:80]!r}; known: {_METHOD}, rooflinekit://model/…, rooflinekit://gpu/…")

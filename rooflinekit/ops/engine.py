@@ -156,22 +156,12 @@ class _Books(Ledger):
         super().__init__(RequestObjective())
         self.metrics = metrics
         self.firsts: list[Job] = []
-        self.queued = _Waits(metrics)  # type: ignore[assignment]
+        self.queued = metrics.histograms["request_queue_time_seconds"]  # type: ignore[assignment]
 
     @override
     def first_token(self, job: Job, now: float) -> None:
         job.first = now
         self.firsts.append(job)
-
-
-class _Waits:
-    """Waits for a place, which a replica adds."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-
-    def add(self, value: float) -> None:
-        self._metrics.see("request_queue_time_seconds", value)
 
 
 class PlayedEngine:
@@ -278,7 +268,6 @@ class PlayedEngine:
         self._ended.append((job, now, how))
 
     def _settle(self, time: float) -> None:
-        """Tell of requests that have ended."""
         for job, now, how in self._ended:
             stream = self.streams.pop(job)
             stream.ended, metrics = how, stream.metrics

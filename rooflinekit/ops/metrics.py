@@ -1,49 +1,17 @@
-"""Metrics of a played engine in Prometheus' text format, with the names and buckets of vLLM's V1 engine.
-
-Names, labels and buckets are those of `vllm/v1/metrics/loggers.py` (005a810b), and of its successor for
-`inter_token_latency_seconds` and `request_time_per_output_token_seconds`.
-"""
+"""Metrics of a played engine in Prometheus' text format, with the names and buckets of vLLM's V1 engine."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 
 from rooflinekit.simulation.requests import Job
+from rooflinekit.specs.files import table_of
 
-_FIRST = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
-          160.0, 640.0, 2560.0)  # fmt: skip
-_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
-_REQUEST = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0,
-            960.0, 1920.0, 7680.0)  # fmt: skip
-_SECONDS = {
-    "time_to_first_token_seconds": (_FIRST, "Time to first token"),
-    "inter_token_latency_seconds": (_TOKEN, "Time between two tokens"),
-    "request_time_per_output_token_seconds": (_TOKEN, "Mean time of a token after the first, by request"),
-    "e2e_request_latency_seconds": (_REQUEST, "Time from sending to the last token"),
-    "request_queue_time_seconds": (_REQUEST, "Time in the queue"),
-    "request_prefill_time_seconds": (_REQUEST, "Time from the queue to the first token"),
-    "request_decode_time_seconds": (_REQUEST, "Time from the first to the last token"),
-}
-_LENGTHS = {
-    "request_prompt_tokens": "Prompt tokens of a request",
-    "request_generation_tokens": "Output tokens of a request",
-    "request_params_max_tokens": "max_tokens of a request",
-}
-_COUNTERS = {
-    "prompt_tokens": "Prompt tokens computed, or found in the cache",
-    "generation_tokens": "Output tokens",
-    "num_preemptions": "Requests thrown out of the cache",
-    "prefix_cache_queries": "Prompt tokens looked up in the prefix cache",
-    "prefix_cache_hits": "Of them, those that were found",
-}
-_GAUGES = {
-    "num_requests_running": "Requests in the batch",
-    "num_requests_waiting": "Requests in the queue",
-    "kv_cache_usage_perc": "Share of the cache in use; 1 is all of it",
-}
-_REASONS = ("stop", "length", "abort")
+_tables = partial(table_of, __file__)
+"""What vLLM exports, by kind of metric, each with its help."""
 
 
 class Histogram:
@@ -88,12 +56,12 @@ class Metrics:
     """Metrics of one replica."""
 
     def __init__(self, longest: int) -> None:
-        edges = lengths_up_to(longest)
-        self.histograms = {name: Histogram(found) for name, (found, _) in _SECONDS.items()}
-        self.histograms |= {name: Histogram(edges) for name in _LENGTHS}
-        self.counters: dict[str, float] = dict.fromkeys(_COUNTERS, 0)
-        self.gauges: Mapping[str, float] = dict.fromkeys(_GAUGES, 0)
-        self.finished = dict.fromkeys(_REASONS, 0)
+        known = _tables()
+        edges = known["buckets"] | {"tokens": lengths_up_to(longest)}
+        self.histograms = {name: Histogram(edges[kind]) for name, (kind, _) in known["histograms"].items()}
+        self.counters: dict[str, float] = dict.fromkeys(known["counters"], 0)
+        self.gauges: Mapping[str, float] = dict.fromkeys(known["gauges"], 0)
+        self.finished = dict.fromkeys(known["reasons"], 0)
         self.info: Mapping[str, str] = {}
 
     def see(self, name: str, value: float) -> None:
@@ -137,17 +105,17 @@ class Metrics:
             lines.extend((f"# HELP {whole} {said}.", f"# TYPE {whole} {kind}"))
             return whole
 
-        both = list(zip(labels, replicas, strict=True))
-        for short, said in _GAUGES.items():
+        both, known = list(zip(labels, replicas, strict=True)), _tables()
+        for short, said in known["gauges"].items():
             whole = family(short, said, "gauge")
             lines += [f"{whole}{{{label}}} {each.gauges[short]}" for label, each in both]
-        for short, said in _COUNTERS.items():
+        for short, said in known["counters"].items():
             whole = family(short, said, "counter")
             lines += [f"{whole}_total{{{label}}} {each.counters[short]}" for label, each in both]
         whole = family("request_success", "Requests that ended", "counter")
         lines += [f'{whole}_total{{{label},finished_reason="{why}"}} {count}'
                   for label, each in both for why, count in each.finished.items()]  # fmt: skip
-        for short, said in (*((name, said) for name, (_, said) in _SECONDS.items()), *_LENGTHS.items()):
+        for short, (_, said) in known["histograms"].items():
             whole = family(short, said, "histogram")
             for label, each in both:
                 lines += each.histograms[short].rows(whole, label)

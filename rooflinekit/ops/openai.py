@@ -7,8 +7,6 @@ tokens. Nothing of a request is logged or kept.
 from __future__ import annotations
 
 import asyncio
-import gc
-import hmac
 import json
 import math
 import socket
@@ -26,7 +24,7 @@ from uuid import uuid4
 from typing_extensions import override
 
 from rooflinekit.load.arrivals import Arrival
-from rooflinekit.model.types.errors import InputError, RooflinekitError, needing
+from rooflinekit.model.types.errors import InputError, needing
 from rooflinekit.ops.engine import PlayedEngine, RealClock, SetClock, Stream
 from rooflinekit.ops.log import log, log_sparingly
 from rooflinekit.version import __version__
@@ -41,7 +39,16 @@ with needing("serving over HTTP", "serve"):
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from rooflinekit.ops.connections import Connection, ConnectionLimits, more_descriptors
-    from rooflinekit.ops.web import LOCAL, here_alone, read_token
+    from rooflinekit.ops.web import (
+        LOCAL,
+        configured,
+        here_alone,
+        is_json,
+        read_token,
+        settled,
+        shows,
+        until_signal,
+    )
 
 CLOCKS = ("real", "jump", "held")
 """real: seconds pass; a number instead says how many played ones pass in each. jump: the clock goes to the next token
@@ -321,8 +328,6 @@ class Player:
 
 
 class _Answer:
-    """An answer as it is sent; a client that leaves ends its requests."""
-
     def __init__(self, player: Player, asked: CompletionRequest) -> None:
         self.player, self.asked, self.told = player, asked, asyncio.Event()
         self.streams: list[Stream] = []
@@ -337,7 +342,7 @@ class _Answer:
         leaving = asyncio.ensure_future(self._leaves(receive))
         try:
             if self.asked.stream:
-                await self._stream(send, leaving)
+                await self._stream(scope, receive, send, leaving)
             else:
                 await self._whole(scope, receive, send, leaving)
         finally:
@@ -366,15 +371,13 @@ class _Answer:
             return
         await Response(json.dumps(self.asked.whole(self.streams)), media_type="application/json")(scope, receive, send)
 
-    async def _stream(self, send: Send, leaving: asyncio.Future[None]) -> None:
+    async def _stream(self, scope: Scope, receive: Receive, send: Send, leaving: asyncio.Future[None]) -> None:
         due, begun = self.asked.pieces(self.streams), False
         while not leaving.done():
             await self.told.wait()
             self.told.clear()
             if (why := self._refusal()) is not None and not begun:
-                answer = _error(503, f"refused: {why}")
-                await send({"type": "http.response.start", "status": 503, "headers": answer.raw_headers})
-                await send({"type": "http.response.body", "body": answer.body})
+                await _error(503, f"refused: {why}")(scope, receive, send)
                 return
             body, ended = due()
             self.player.unread.discard(self)
@@ -402,7 +405,7 @@ def _json(data: object) -> Response:
 
 
 async def _read(request: Request) -> dict[str, Any]:
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+    if not is_json(request):
         raise RefusedError(415, "send JSON, with Content-Type: application/json")
     body = bytearray()
     async for part in request.stream():
@@ -449,8 +452,6 @@ class _Timed(Connection):
 
 
 class _EngineServer:
-    """The routes of one engine."""
-
     def __init__(self, engine: PlayedEngine, clock: str, streams: int) -> None:
         self.engine, self.streams, self.token = engine, streams, read_token()
         self.player = Player(engine, clock)
@@ -483,9 +484,7 @@ class _EngineServer:
 
     def admit(self, request: Request) -> None:
         """Refuse who does not show the token."""
-        scheme, _, shown = request.headers.get("authorization", "").partition(" ")
-        same = hmac.compare_digest(shown.strip().encode(), self.token.encode())
-        if self.token and not (scheme.lower() == "bearer" and same):
+        if not shows(request, self.token):
             raise RefusedError(401, "give the token of this server as 'Authorization: Bearer TOKEN'")
 
     async def answered(self, request: Request, chat: bool) -> Any:
@@ -571,13 +570,10 @@ def application(
     async def played(made: Starlette) -> AsyncIterator[None]:
         playing = asyncio.create_task(server.player.play())
         playing.add_done_callback(server.player.over)
-        gc.collect()
-        gc.freeze()
-        ready()
         try:
-            yield
+            with settled(ready):
+                yield
         finally:
-            gc.unfreeze()
             playing.cancel()
 
     handlers: dict[Any, Any] = {RefusedError: _refused, HTTPException: _unknown, ClientDisconnect: _left}
@@ -616,14 +612,4 @@ def run(listening: Any, engine: PlayedEngine, clock: str, streams: int, ready: C
     more_descriptors()
     bounds = ConnectionLimits(0, streams + _OTHERS, share=1)
     served = application(engine, clock, streams, listening.getsockname()[0] in LOCAL, ready)
-    server = uvicorn.Server(uvicorn.Config(
-        served, http=type("Bounded", (_Timed,), {"bounds": bounds, "seconds": 60.0}), ws="none",
-        backlog=bounds.taken, log_config=None, log_level="warning", access_log=False, server_header=False,
-        timeout_keep_alive=75, timeout_graceful_shutdown=_GRACE,
-    ))  # fmt: skip
-    try:
-        server.run([listening])
-    except KeyboardInterrupt:
-        return
-    if not server.started:
-        raise RooflinekitError("the server did not start; its log says why")
+    until_signal(uvicorn.Server(configured(served, _Timed, bounds, 60.0, _GRACE)), listening, "server")

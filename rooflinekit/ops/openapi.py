@@ -51,7 +51,6 @@ def openapi() -> Schema:
 
 
 def _answered(tool: str) -> Schema:
-    """The schema of what a tool answers."""
     if tool == "compare":
         from rooflinekit.evidence.schemas import comparison_served  # noqa: PLC0415 - another wing
 
@@ -81,7 +80,6 @@ def _reference(shared: Schema, name: str, schema: Mapping[str, Any]) -> Schema:
 
 
 def _moved(schema: Any, name: str) -> Any:
-    """A schema whose references lead to the shared ones."""
     if isinstance(schema, str):
         return schema.replace("#/$defs/", f"#/components/schemas/{name}.")
     if isinstance(schema, dict):

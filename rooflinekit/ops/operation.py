@@ -10,11 +10,12 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import yaml
 
 from rooflinekit.model.types.errors import InputError
+from rooflinekit.ops.templates import filled
 from rooflinekit.specs.files import table_of
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ _rows = partial(table_of, __file__)
 _CAUSES = {"tpot": {"batch": "batch_ms", "stalls": "stall_ms", "step": "step_ms"},
            "ttft": {"queue": "queue_ms", "prompt": "prompt_ms"}}  # fmt: skip
 _PREFIX = "rooflinekit_"
-_SCHEMA = 39  # version of Grafana's dashboards: that of Grafana 11
-_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _HALF, _TALL = 12, 8  # columns and rows of a panel
 
 
@@ -91,36 +90,19 @@ def rules() -> str:
     """Recording and alert rules as Prometheus reads them."""
     found = _rows()
     recording = [{"record": name, "expr": expr} for name, expr in found["recording"].items()]
-    alerts = [
-        {
-            "alert": name,
-            "expr": expr,
-            "for": lasting,
-            "labels": {"severity": severity},
-            "annotations": {"summary": said},
-        }
-        for name, (expr, lasting, severity, said) in found["alerts"].items()
-    ]
+    names = ("expr", "lasting", "severity", "said")
+    alerts = [filled(found, "alert", {"name": name, **dict(zip(names, row, strict=True))})
+              for name, row in found["alerts"].items()]  # fmt: skip
     groups = [{"name": "rooflinekit-engines", "rules": recording}, {"name": "rooflinekit-alerts", "rules": alerts}]
     return str(yaml.safe_dump({"groups": groups}, sort_keys=False, width=120))
 
 
 def dashboard() -> str:
     """A dashboard as Grafana imports it; it asks for a Prometheus that has the recording rules."""
-    panels = []
-    for number, (title, unit, queries) in enumerate(_rows()["panels"]):
-        panels.append({
-            "id": number + 1, "type": "timeseries", "title": title, "datasource": _SOURCE,
-            "gridPos": {"h": _TALL, "w": _HALF, "x": number % 2 * _HALF, "y": number // 2 * _TALL},
-            "fieldConfig": {"defaults": {"unit": unit, "custom": {"fillOpacity": 0, "lineWidth": 2}}, "overrides": []},
-            "options": {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}},
-            "targets": [{"refId": chr(65 + place), "expr": expr, "legendFormat": legend, "datasource": _SOURCE}
-                        for place, (expr, legend) in enumerate(queries)],
-        })  # fmt: skip
-    source = {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Prometheus"}
-    made: dict[str, Any] = {
-        "uid": "rooflinekit", "title": "Measured and predicted", "tags": ["rooflinekit", "llm"], "editable": True,
-        "schemaVersion": _SCHEMA, "refresh": "30s", "time": {"from": "now-6h", "to": "now"}, "timezone": "browser",
-        "templating": {"list": [source]}, "annotations": {"list": []}, "panels": panels,
-    }  # fmt: skip
-    return json.dumps(made, indent=2) + "\n"
+    found, panels = _rows(), []
+    for number, (title, unit, queries) in enumerate(found["panels"]):
+        targets = [filled(found, "target", {"letter": chr(65 + place), "expr": expr, "legend": legend})
+                   for place, (expr, legend) in enumerate(queries)]  # fmt: skip
+        place = {"id": number + 1, "x": number % 2 * _HALF, "y": number // 2 * _TALL, "w": _HALF, "h": _TALL}
+        panels.append(filled(found, "panel", {**place, "title": title, "unit": unit, "targets": targets}))
+    return json.dumps(filled(found, "dashboard", {"panels": panels}), indent=2) + "\n"

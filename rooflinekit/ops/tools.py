@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 def _on(table: Any, gpus: Any = scenario.AcceleratorOptions) -> Any:
-    """A table of options, behind those that name accelerators."""
     made: Any = TypedDict
     return made(table.__name__, {**gpus.__annotations__, **table.__annotations__}, total=False)
 
@@ -76,7 +75,6 @@ class Tool:
         return asked
 
     def _said(self, flaw: Mapping[str, Any]) -> str:
-        """The first flaw that pydantic found, in one line."""
         where = ".".join(map(str, flaw["loc"][:2]))
         match flaw["type"]:
             case "missing":
@@ -146,7 +144,6 @@ def _estimate(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _interval(asked: dict[str, Any], _found: Any = None) -> Any:
-    """The interval of an estimate of the same deployment and work."""
     return _estimate({name: value for name, value in asked.items() if name == "model" or name in _LOADED})["interval"]
 
 
@@ -202,11 +199,12 @@ def _plan(asked: dict[str, Any]) -> dict[str, Any]:
 def _compare(asked: dict[str, Any]) -> dict[str, Any]:
     from rooflinekit.evidence.benchmark_runs import Given  # noqa: PLC0415
     from rooflinekit.evidence.compare import compare_runs  # noqa: PLC0415
-    from rooflinekit.evidence.measured import TOOLS, from_json  # noqa: PLC0415
+    from rooflinekit.evidence.measured import from_json  # noqa: PLC0415
+    from rooflinekit.evidence.tools import known_tools  # noqa: PLC0415
 
     entries = list(from_json("run", asked.pop("run")))
     if not entries:
-        raise InputError(f"run: nothing that is known wrote this; known: {', '.join(TOOLS)}")
+        raise InputError(f"run: nothing that is known wrote this; known: {', '.join(known_tools())}")
     return compare_runs(entries, Given.of(**asked), {}).to_dict()
 
 

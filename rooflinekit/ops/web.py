@@ -11,11 +11,11 @@ import re
 import signal
 import socket
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 from urllib.parse import urlsplit
 
 from typing_extensions import override
@@ -55,12 +55,6 @@ _PAGE = 300.0  # seconds that the page on one model may take to be made
 _STATUS: dict[type, int] = {BusyError: 429, TimeUpError: 408}
 _READING = "GET, HEAD"
 
-Ready: TypeAlias = Callable[[], None]
-
-
-def _silent() -> None:
-    pass
-
 
 class Remembered:
     """Answers by their questions, the latest ones, of so many bytes together."""
@@ -87,8 +81,9 @@ class Remembered:
 
 
 def app(
-    local: bool = True, workers: Workers | None = None, site: Path | None = None, ready: Ready = _silent
-) -> ASGIApp:
+    local: bool = True, workers: Workers | None = None, site: Path | None = None,
+    ready: Callable[[], None] = lambda: None,
+) -> ASGIApp:  # fmt: skip
     """The service as an ASGI application; `local` refuses requests that name another host.
 
     The token is read from the environment; without one, nobody is asked for it. `ready` is called when the first
@@ -152,13 +147,10 @@ def app(
     @asynccontextmanager
     async def served(made: Starlette) -> AsyncIterator[None]:
         await answering.ask("estimate", json.dumps({"model": MODEL}).encode(), seconds=_PAGE)  # the first is not slow
-        gc.collect()
-        gc.freeze()  # what stays is not looked at again
-        ready()
         try:
-            yield
+            with settled(ready):
+                yield
         finally:
-            gc.unfreeze()
             await answering.close()
 
     routes = [Route(path, handler, methods=["POST"]) for path, handler in paths.items()]
@@ -169,6 +161,18 @@ def app(
     }
     served_app = Starlette(routes=routes, exception_handlers=handlers, lifespan=served)
     return here_alone(served_app) if local else served_app
+
+
+@contextmanager
+def settled(ready: Callable[[], None]) -> Iterator[None]:
+    """Say that a server is ready, and do not look again for garbage in what stays while it answers."""
+    gc.collect()
+    gc.freeze()
+    ready()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def here_alone(served: ASGIApp) -> ASGIApp:
@@ -192,11 +196,9 @@ def here_alone(served: ASGIApp) -> ASGIApp:
 
 
 async def _answered(request: Request, tool: Tool, workers: Workers, token: str, known: Remembered) -> Response:
-    """One question."""
-    scheme, _, shown = request.headers.get("authorization", "").partition(" ")  # whose case does not count: RFC 9110
-    if token and not (scheme.lower() == "bearer" and hmac.compare_digest(shown.strip().encode(), token.encode())):
+    if not shows(request, token):
         return _error(401, "give the token of this service as 'Authorization: Bearer TOKEN'")
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+    if not is_json(request):
         return _error(415, "send JSON, with Content-Type: application/json")
     try:
         body = await _body(request)
@@ -216,6 +218,17 @@ async def _answered(request: Request, tool: Tool, workers: Workers, token: str, 
         if quick:
             known.put((tool.name, body), found)
     return Response(found, media_type="application/json")
+
+
+def shows(request: Request, token: str) -> bool:
+    """True if a request shows the token, or nobody is asked for one."""
+    scheme, _, shown = request.headers.get("authorization", "").partition(" ")  # whose case does not count: RFC 9110
+    return not token or (scheme.lower() == "bearer" and hmac.compare_digest(shown.strip().encode(), token.encode()))
+
+
+def is_json(request: Request) -> bool:
+    """True if a request says that its body is JSON."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
 
 
 async def _body(request: Request) -> bytes:
@@ -278,8 +291,6 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """A server whose end is that of its workers, after a moment of grace."""
-
     def __init__(self, workers: Workers, config: uvicorn.Config) -> None:
         super().__init__(config)
         self._workers = workers
@@ -291,12 +302,9 @@ class _Server(uvicorn.Server):
 
 
 def run(
-    listening: socket.socket,
-    workers: int,
-    seconds: float,
-    site: Path | None = None,
-    ready: Callable[[], None] = _silent,
-) -> None:
+    listening: socket.socket, workers: int, seconds: float, site: Path | None = None,
+    ready: Callable[[], None] = lambda: None,
+) -> None:  # fmt: skip
     """Serve until a signal comes: SIGINT, SIGTERM or SIGHUP.
 
     Args:
@@ -309,25 +317,36 @@ def run(
     Raises InputError as `app` does, RooflinekitError where the service does not start.
     """
     log_sparingly()
-    bounds = ConnectionLimits(workers)
-    limits = {"bounds": bounds, "seconds": seconds}
     answering = Workers(workers, seconds)
     served = app(listening.getsockname()[0] in LOCAL, answering, site, ready)
-    server = _Server(answering, uvicorn.Config(
-        served, http=type("Bounded", (Connection,), limits), ws="none", backlog=bounds.taken, log_config=None,
-        log_level="warning", access_log=False, server_header=False, timeout_keep_alive=_KEPT_ALIVE,
-        timeout_graceful_shutdown=2 * _GRACE,
-    ))  # fmt: skip
+    server = _Server(answering, configured(served, Connection, ConnectionLimits(workers), seconds, 2 * _GRACE))
     hup = getattr(signal, "SIGHUP", None)
     before = hup and signal.getsignal(hup)
     if hup and before != signal.SIG_IGN:  # nohup
         signal.signal(hup, lambda *_: setattr(server, "should_exit", True))
     try:
-        server.run([listening])
-    except KeyboardInterrupt:  # how uvicorn passes on that it was told to end
-        return
+        until_signal(server, listening, "service")
     finally:
         if hup:
             signal.signal(hup, before)
+
+
+def configured(
+    served: ASGIApp, connection: type[Connection], bounds: ConnectionLimits, seconds: float, grace: int
+) -> uvicorn.Config:
+    """A server of bounded connections whose requests come in so many seconds, and end in `grace` when it does."""
+    return uvicorn.Config(
+        served, http=type("Bounded", (connection,), {"bounds": bounds, "seconds": seconds}), ws="none",
+        backlog=bounds.taken, log_config=None, log_level="warning", access_log=False, server_header=False,
+        timeout_keep_alive=_KEPT_ALIVE, timeout_graceful_shutdown=grace,
+    )  # fmt: skip
+
+
+def until_signal(server: uvicorn.Server, listening: socket.socket, name: str) -> None:
+    """Serve until a signal comes; raises RooflinekitError where the server does not start."""
+    try:
+        server.run([listening])
+    except KeyboardInterrupt:  # how uvicorn passes on that it was told to end
+        return
     if not server.started:
-        raise RooflinekitError("the service did not start; its log says why")
+        raise RooflinekitError(f"the {name} did not start; its log says why")

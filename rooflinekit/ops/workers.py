@@ -118,7 +118,6 @@ class Workers:
         raise TimeUpError(f"the answer takes more {much}; ask for less")
 
     async def _worker(self) -> Process:
-        """One that waits, or a new one."""
         while self._idle:
             if (worker := self._idle.pop()).returncode is None:
                 return worker
@@ -206,7 +205,6 @@ def _end_with_server() -> None:
 
 
 def _limit(name: str, most: int) -> None:
-    """Bound what this process may use, where the platform can."""
     if os.name == "posix":
         import resource  # noqa: PLC0415 - not on Windows
 

@@ -203,7 +203,6 @@ def _runs(
 
 
 def _check_alike(posed: Sequence[Posed]) -> None:
-    """One fit is of one accelerator and of one range of versions of one engine."""
     kinds = set()
     for one in posed:
         plan = one.resolved.plan

@@ -132,7 +132,6 @@ def unknown(cases: Sequence[FitCase]) -> tuple[FitParameter, ...]:
 
 
 def _known(name: str) -> list[float]:
-    """A cost of the engines and ranges of versions that are described."""
     ranges = [(engine, since or None, only) for engine in engine_names() for since, only in step_ranges(engine)]
     known = [load_engine(*place).costs for place in ranges]
     return [getattr(costs, name) for costs in known if name in costs.spread]

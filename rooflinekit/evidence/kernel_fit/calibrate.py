@@ -28,6 +28,7 @@ from rooflinekit.model.types.units import percent
 from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.calibration.choose import choose_calibration, reach_of
 from rooflinekit.specs.calibration.write import Heading, render
+from rooflinekit.specs.files import table_of
 
 _SCALE = 0.08
 """Log error beyond which a row counts linearly instead of squared: the usual misfit of the forms."""
@@ -99,7 +100,6 @@ def fit_form(rows: Measured, system: System, prior: Prior | None = None, start: 
 
 
 def _chosen(form: TimeForm) -> dict[str, Any]:
-    """Discrete parameters of a form."""
     return {name: getattr(form, name) for name, bound in parameters(form).items() if bound.choices}
 
 
@@ -178,34 +178,22 @@ LEVEL = 0.9
 _LEAST = 15
 """Rows that a regime needs for a quantile of its own; smaller ones take the pooled one."""
 
-REGIMES: dict[Family, tuple[str, tuple[float, ...]]] = {
-    "gemm": ("m", (16.0, 128.0, 1024.0)),
-    "attention_decode": ("cached", (2.0**13, 2.0**17, 2.0**20)),
-    "attention_prefill": ("queries", (2.0**12, 2.0**16, 2.0**19)),
-    "mla_decode": ("cached", (2.0**10, 2.0**14, 2.0**18)),
-    "mla_prefill": ("queries", (2.0**12, 2.0**16, 2.0**19)),
-    "moe": ("tokens", (16.0, 128.0, 1024.0)),
-    "collective": ("bytes", (2.0**15, 2.0**23)),
-    "exchange": ("network", (2.0**17, 2.0**23)),
-    **dict.fromkeys(
-        ("elementwise", "kv_append", "embedding", "sampling", "linear_attention", "sparse_attention"),
-        ("traffic", (2.0**17, 2.0**23)),
-    ),
-}
+Edges = Mapping[Family, tuple[str, tuple[float, ...]]]
+
+
+def _edges_of(kind: str) -> Edges:
+    return {family: (axis, tuple(edges)) for family, (axis, edges) in table_of(__file__)[kind].items()}
+
+
+REGIMES = _edges_of("regimes")
 """The shape that tells small from large, and where: launch bound, in between, bound by memory or compute."""
 
 FOLDS = 4
 _FEW, _KERNEL = 20, 100
 """Rows below which a correction would follow noise, and rows that a kernel of its own needs."""
 
-_SWITCH: dict[Family, tuple[str, tuple[float, ...]]] = {
-    "attention_decode": ("group", (2.0, 40.0)),
-    "moe": ("matrices", (3.0,)),
-    "sparse_attention": ("heads", (32.0,)),
-}
-"""Places where an engine may change its kernel: TensorRT-LLM does from 2 and from 40 query heads a KV head, SGLang for
-experts of three matrices, and TensorRT-LLM's block-sparse attention (MSA) where a rank has more than one KV head of 16.
-"""
+_SWITCH = _edges_of("switch")
+"""Places where an engine may change its kernel."""
 
 _APART = 0.85
 """Share of the misfit that fits on either side of a switch may leave, so that they are two kernels."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from rooflinekit.model.types.errors import needing
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.numeric import Array
-from rooflinekit.specs.files import read_yaml
+from rooflinekit.specs.files import table_of
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -45,7 +45,7 @@ _ITERATIONS = 120
 
 @dataclass(frozen=True)
 class Lattice:
-    """An entry of lattices.yaml; `columns` turns nodes into columns of the table, for the form's time there."""
+    """An entry of correction.yaml; `columns` turns nodes into columns of the table, for the form's time there."""
 
     operation: str
     nodes: Mapping[str, Sequence[float]]
@@ -80,28 +80,16 @@ def _first_rows(points: Columns) -> Columns:
     return {**points, "m": np.where(m <= 64.0, m, 64.0 * (np.ceil(m / 64.0) - 1.0) + 1.0)}
 
 
-def _decode(points: Columns) -> Columns:
-    one = np.ones_like(points["keys"])
-    return {"batch": points["batch_kv_heads"], "seq_len": points["keys"], "heads": points["group"], "kv_heads": one,
-            "head_dim": points["head_dim"]}  # fmt: skip
+def _laid(columns: Mapping[str, Any], points: Columns) -> Columns:
+    """Columns of the table at points: a shape by its name, a number, or two of them divided."""
+    one: Array = np.ones_like(next(iter(points.values())))
 
+    def value(told: Any) -> Array:
+        if isinstance(told, list):
+            return value(told[0]) / value(told[1])
+        return points[told] if isinstance(told, str) else told * one
 
-def _prefill(points: Columns) -> Columns:
-    one = np.ones_like(points["length"])
-    return {"batch": points["batch_heads"] / points["group"], "seq_len": points["length"], "heads": points["group"],
-            "kv_heads": one, "head_dim": points["head_dim"]}  # fmt: skip
-
-
-def _latent(length: str) -> Callable[[Columns], Columns]:
-    return lambda points: {"batch": points["batch"], "seq_len": points[length], "heads": points["heads"]}
-
-
-def _recurrent(points: Columns) -> Columns:
-    """Columns of a gated delta net with 32 heads of 128 x 128."""
-    one: Array = np.ones_like(points["keys"])
-    sizes = {"k_heads": 16.0, "v_heads": 32.0, "head_k_dim": 128.0, "head_v_dim": 128.0, "d_conv": 4.0}
-    fixed = {name: size * one for name, size in sizes.items()}
-    return {"batch": points["batch_heads"] / sizes["v_heads"], "seq_len": points["keys"], **fixed}
+    return {name: value(told) for name, told in columns.items()}
 
 
 def _moe(points: Columns) -> Columns:
@@ -112,19 +100,15 @@ def _moe(points: Columns) -> Columns:
             "expert_intermediate": points["width"]}  # fmt: skip
 
 
-_COLUMNS: dict[str, Callable[[Columns], Columns]] = {
-    "gemm": _first_rows,
-    "attention_decode": _decode,
-    "attention_prefill": _prefill,
-    "mla_decode": _latent("keys"),
-    "mla_prefill": _latent("length"),
-    "moe": _moe,
-    "linear_attention": _recurrent,
-}
-LATTICES = {
-    family: Lattice(columns=_COLUMNS.get(family, lambda points: points), **known)
-    for family, known in read_yaml(Path(__file__).with_name("lattices.yaml")).items()
-}
+_COLUMNS: dict[str, Callable[[Columns], Columns]] = {"gemm": _first_rows, "moe": _moe}
+
+
+def _lattice(family: str, columns: Mapping[str, Any] | None = None, **known: Any) -> Lattice:
+    own = columns or {name: name for name in known["nodes"]}
+    return Lattice(columns=_COLUMNS.get(family, partial(_laid, own)), **known)
+
+
+LATTICES = {family: _lattice(family, **known) for family, known in table_of(__file__).items()}
 """Corrections by family."""
 
 

@@ -276,7 +276,6 @@ def read_measurements(path: Path) -> Measurements:
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Every line that was written in full."""
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
     return (line for _, line in json_lines(path, takewhile(lambda line: line.endswith("\n"), lines)))
 
@@ -304,7 +303,6 @@ def _check_row(where: str, row: Mapping[str, Any]) -> None:
 
 
 def _check_step(where: str, row: Mapping[str, Any]) -> None:
-    """A whole step: of which model, how it ran, at which point; its counts, and its time above 0."""
     _check_types(where, row, {"model": str, "mode": str, "dtype": str, "phase": str})
     if row["phase"] not in ("prefill", "decode"):
         raise SpecError(f"{where}: phase {row['phase']!r} is not one of prefill, decode")

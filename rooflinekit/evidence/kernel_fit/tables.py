@@ -205,33 +205,33 @@ def _parts(table: pd.DataFrame, operation: str) -> list[NDArray[np.intp]]:
     return [np.flatnonzero(gpus == number) for number in np.unique(gpus)]
 
 
-def _gemm(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
+Make = Callable[..., Kernel]
+"""Makes the kernel of an operation from its work: family, format and variant are known."""
+
+
+def _gemm(make: Make, columns: Columns, dtype: Dtype, variant: str) -> Kernel:
     m, n, k = columns["m"], columns["n"], columns["k"]
-    return Kernel(
-        "gemm", "gemm", 1, dtype, gemm_flops(m, n, k), gemm_weight_bytes(n, k, dtype.bytes),
-        activation_bytes=gemm_activation_bytes(m, n, k, dtype.bytes, _WIDE), shape=GemmShape(m, n, k),
-        variant=variant,
-    )  # fmt: skip
+    moved = gemm_activation_bytes(m, n, k, dtype.bytes, _WIDE)
+    shape = GemmShape(m, n, k)
+    return make(gemm_flops(m, n, k), gemm_weight_bytes(n, k, dtype.bytes), activation_bytes=moved, shape=shape)
 
 
-def _attention(columns: Columns, dtype: Dtype, variant: str, decode: bool) -> Kernel:
+def _attention(make: Make, columns: Columns, dtype: Dtype, variant: str, decode: bool) -> Kernel:
     batch, depth = columns["batch"], columns["head_dim"]
     heads, kv_heads = columns["heads"], columns["kv_heads"]
     past = columns.get("prefix", np.zeros_like(batch))
     length = columns["seq_len"] + past
     new = np.ones_like(length) if decode else columns["seq_len"]
     pairs = length if decode else new * past + new * (new + 1.0) / 2.0
-    return Kernel(
-        "attention", "attention_decode" if decode else "attention_prefill", 1, dtype,
+    return make(
         attention_flops(batch * pairs, heads, depth, depth),
         kv_read_bytes=cache_read_bytes(batch * length, kv_heads * 2.0 * depth * parse_dtype(variant).bytes),
         activation_bytes=attention_activation_bytes(batch * new, heads, depth, depth, _WIDE),
         shape=AttentionShape(batch, new, length, length, pairs, heads, kv_heads, depth),
-        variant=variant,
-    )  # fmt: skip
+    )
 
 
-def _latent(columns: Columns, dtype: Dtype, variant: str, decode: bool) -> Kernel:
+def _latent(make: Make, columns: Columns, dtype: Dtype, variant: str, decode: bool) -> Kernel:
     batch, length, heads = columns["batch"], columns["seq_len"], columns["heads"]
     new = np.ones_like(length) if decode else length
     pairs = length if decode else length * (length + 1.0) / 2.0
@@ -239,39 +239,33 @@ def _latent(columns: Columns, dtype: Dtype, variant: str, decode: bool) -> Kerne
     moved = attention_activation_bytes(batch * new, heads, queries, values, _WIDE)
     if not decode:
         moved = moved + up_projected_bytes(batch * length, heads, _NOPE + _ROPE, _VALUES, _WIDE)
-    return Kernel(
-        "attention", "mla_decode" if decode else "mla_prefill", 1, dtype,
-        attention_flops(batch * pairs, heads, queries, values),
-        kv_read_bytes=cache_read_bytes(batch * length, _LATENT * parse_dtype(variant).bytes), activation_bytes=moved,
-        shape=AttentionShape(batch, new, length, length, pairs, heads, 1.0, queries), variant=variant,
-    )  # fmt: skip
+    read = cache_read_bytes(batch * length, _LATENT * parse_dtype(variant).bytes)
+    shape = AttentionShape(batch, new, length, length, pairs, heads, 1.0, queries)
+    flops = attention_flops(batch * pairs, heads, queries, values)
+    return make(flops, kv_read_bytes=read, activation_bytes=moved, shape=shape)
 
 
-def _moe(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
+def _moe(make: Make, columns: Columns, dtype: Dtype, variant: str) -> Kernel:
     tokens, hidden, top_k, matrices = (columns[name] for name in ("tokens", "hidden", "top_k", "ffn_matrices"))
     experts, ranks = columns["experts"], columns["ep"]
     width = columns["expert_intermediate"] / columns["tp"]
     routed, touched = _LOADS.get(variant, power_law_load)(tokens, top_k, experts, ranks)
-    each = matrices * hidden * width
-    return Kernel(
-        "experts", "moe", 1, dtype, expert_flops(routed, each), expert_weight_bytes(touched, each, dtype.bytes),
+    each, local, all_routed = matrices * hidden * width, experts / ranks, np.maximum(tokens * top_k, routed)
+    return make(
+        expert_flops(routed, each),
+        expert_weight_bytes(touched, each, dtype.bytes),
         activation_bytes=expert_activation_bytes(routed, hidden, width, matrices, _WIDE),
-        shape=ExpertsShape(
-            tokens, np.maximum(tokens * top_k, routed), routed, touched, experts / ranks, ranks, hidden, width,
-            matrices,
-        ),
-        variant=variant,
-    )  # fmt: skip
+        shape=ExpertsShape(tokens, all_routed, routed, touched, local, ranks, hidden, width, matrices),
+    )
 
 
-def _comm(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
+def _comm(make: Make, columns: Columns, dtype: Dtype, variant: str) -> Kernel:
     gpus, payload = int(columns["gpus"][0]), columns["bytes"]
     sent = sent_bytes("all_reduce" if variant.endswith("all_reduce") else "all_gather", payload, gpus)
-    shape = CollectiveShape(payload)
-    return Kernel("comm", "collective", 1, dtype, network_bytes=sent, gpus=gpus, shape=shape, variant=variant)
+    return make(network_bytes=sent, gpus=gpus, shape=CollectiveShape(payload))
 
 
-def _exchange(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
+def _exchange(make: Make, columns: Columns, dtype: Dtype, variant: str) -> Kernel:
     """A copy of a token has D elements: as they travel to the experts, in 16 bit on the way back."""
     gpus, tokens = int(columns["gpus"][0]), columns["tokens_per_gpu"]
     nodes = columns.get("nodes", np.ones_like(tokens))
@@ -279,12 +273,10 @@ def _exchange(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
         astuple(exchange_tiers(int(e), int(k), gpus, int(n), each=variant.startswith("low_latency")))
         for e, k, n in zip(columns["experts"], columns["top_k"], nodes, strict=True)
     ])  # fmt: skip
-    element = sent_element(variant, dtype)
-    payload = payload_bytes(tokens, columns["hidden"], element)
+    payload = payload_bytes(tokens, columns["hidden"], sent_element(variant, dtype))
     inside, outside = (payload * part for part in sent.T)
     shape = ExchangeShape(tokens, columns["experts"], columns.get("sms", np.zeros_like(tokens)))
-    return Kernel("exchange", "exchange", 1, dtype, network_bytes=inside + outside, nic_bytes=outside, gpus=gpus,
-                  shape=shape, variant=variant)  # fmt: skip
+    return make(network_bytes=inside + outside, nic_bytes=outside, gpus=gpus, shape=shape)
 
 
 def sent_element(variant: str, dtype: Dtype) -> float:
@@ -302,39 +294,34 @@ def sent_element(variant: str, dtype: Dtype) -> float:
     return SCALED if variant.startswith(("normal", "low_latency")) else dtype.bytes
 
 
-def _elementwise(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
+def _elementwise(make: Make, columns: Columns, dtype: Dtype, variant: str) -> Kernel:
     moved = passed_bytes(columns["tokens"], columns["read"] + columns["written"], dtype.bytes)
-    rows = RowsShape(columns["tokens"])
-    return Kernel("elementwise", "elementwise", 1, dtype, activation_bytes=moved, shape=rows, variant=variant)
+    return make(activation_bytes=moved, shape=RowsShape(columns["tokens"]))
 
 
-def _kv_append(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
+def _kv_append(make: Make, columns: Columns, dtype: Dtype, variant: str) -> Kernel:
     tokens, elements = columns["tokens"], columns["elements"]
-    return Kernel(
-        "kv_append", "kv_append", 1, dtype, kv_write_bytes=append_bytes(tokens, elements * parse_dtype(variant).bytes),
-        activation_bytes=passed_bytes(tokens, elements, dtype.bytes), shape=RowsShape(tokens), variant=variant,
-    )  # fmt: skip
+    written = append_bytes(tokens, elements * parse_dtype(variant).bytes)
+    moved = passed_bytes(tokens, elements, dtype.bytes)
+    return make(kv_write_bytes=written, activation_bytes=moved, shape=RowsShape(tokens))
 
 
-def _embedding(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
+def _embedding(make: Make, columns: Columns, dtype: Dtype, variant: str) -> Kernel:
     moved = gathered_bytes(columns["tokens"], columns["width"], dtype.bytes, dtype.bytes)
-    return Kernel("embedding", "embedding", 1, dtype, activation_bytes=moved, shape=RowsShape(columns["tokens"]))
+    return make(activation_bytes=moved, shape=RowsShape(columns["tokens"]))
 
 
-def _sampling(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
+def _sampling(make: Make, columns: Columns, dtype: Dtype, variant: str) -> Kernel:
     rows, vocab = columns["rows"], columns["vocab"]
-    return Kernel(
-        "sampling", "sampling", 1, dtype, elementwise_flops(rows, vocab),
-        activation_bytes=passed_bytes(rows, vocab, dtype.bytes), variant=variant,
-    )  # fmt: skip
+    return make(elementwise_flops(rows, vocab), activation_bytes=passed_bytes(rows, vocab, dtype.bytes))
 
 
-def _encoder(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
+def _encoder(make: Make, columns: Columns, dtype: Dtype, variant: str) -> Kernel:
     batch, length, heads, depth = (columns[name] for name in ("batch", "seq_len", "heads", "head_dim"))
     return replace(encoder_kernel("attention", 1, dtype, batch, length, heads, depth, _WIDE), variant=variant)
 
 
-def _linear(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
+def _linear(make: Make, columns: Columns, dtype: Dtype, variant: str) -> Kernel:
     """The convolution, or the recurrence over a state in fp32, of a gated delta net, KDA or Mamba-2."""
     batch, length, taps = columns["batch"], columns["seq_len"], columns["d_conv"]
     keys, values = columns["k_heads"] * columns["head_k_dim"], columns["v_heads"] * columns["head_v_dim"]
@@ -346,49 +333,47 @@ def _linear(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
         elements = values * columns["head_k_dim"]
         flops, state = recurrence_flops(tokens, elements, 6.0), state_bytes(batch, elements, STATE_DTYPE.bytes)
         moved = passed_bytes(tokens, channels + values, _WIDE)
-    shape = AttentionShape(
-        batch, length, length, length, length, columns["v_heads"], columns["k_heads"], columns["head_v_dim"]
-    )
-    return Kernel(
-        "recurrence", "linear_attention", 1, dtype, flops, kv_read_bytes=state, kv_write_bytes=state,
-        activation_bytes=moved, shape=shape, variant=variant,
-    )  # fmt: skip
+    heads = (columns[name] for name in ("v_heads", "k_heads", "head_v_dim"))
+    shape = AttentionShape(batch, length, length, length, length, *heads)
+    return make(flops, kv_read_bytes=state, kv_write_bytes=state, activation_bytes=moved, shape=shape)
 
 
-def _latent_product(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
+def _latent_product(make: Make, columns: Columns, dtype: Dtype, variant: str) -> Kernel:
     """One product a head: queries onto the latent (128 to 512 columns), or latents onto values (512 to 128)."""
-    k, n = (_NOPE, _RANK) if variant == "mla_gen_pre" else (_RANK, _VALUES)
+    k, each = (_NOPE, _RANK) if variant == "mla_gen_pre" else (_RANK, _VALUES)
     tokens, heads = columns["tokens"], columns["heads"]
-    return Kernel(
-        "gemm", "gemm", 1, dtype, gemm_flops(tokens, heads * n, k), gemm_weight_bytes(heads * n, k, dtype.bytes),
-        activation_bytes=tokens * heads * (k * dtype.bytes + n * _WIDE),
-        shape=GemmShape(tokens, heads * n, np.full_like(tokens, k)), variant=variant,
-    )  # fmt: skip
+    moved, n = tokens * heads * (k * dtype.bytes + each * _WIDE), heads * each
+    shape = GemmShape(tokens, n, np.full_like(tokens, k))
+    return make(gemm_flops(tokens, n, k), gemm_weight_bytes(n, k, dtype.bytes), activation_bytes=moved, shape=shape)
 
 
-def _quantise(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
+def _quantise(make: Make, columns: Columns, dtype: Dtype, variant: str) -> Kernel:
     """16-bit activations read, the narrow ones written: m·k·(2 + b) bytes."""
     m, k = columns["m"], columns["k"]
-    moved = passed_bytes(m, k, _WIDE + dtype.bytes)
-    return Kernel("quantise", "elementwise", 1, dtype, activation_bytes=moved, shape=RowsShape(m), variant=variant)
+    return make(activation_bytes=passed_bytes(m, k, _WIDE + dtype.bytes), shape=RowsShape(m))
 
 
-def _whole_layer(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
+def _whole_layer(make: Make, columns: Columns, dtype: Dtype, variant: str) -> Kernel:
     raise SpecError("rows of whole layers are read with their accelerator: layers.layer_rows")
 
 
 class KernelTable(NamedTuple):
-    """An entry of tables.yaml, which lists columns in one text; `kernel` makes kernels of arrays of columns."""
+    """An entry of tables.yaml, which lists columns in one text."""
 
-    kernel: Callable[[Columns, Dtype, str], Kernel]
+    made: Callable[[Make, Columns, Dtype, str], Kernel]
     family: Family
     needed: str
     shape: str
     variant: str = ""
     product: str = ""
 
+    def kernel(self, columns: Columns, dtype: Dtype, variant: str) -> Kernel:
+        """Kernels of arrays of columns."""
+        make = partial(Kernel, self.family, self.family, 1, dtype, variant=variant)
+        return self.made(make, columns, dtype, variant)
 
-_KERNELS: dict[str, Callable[[Columns, Dtype, str], Kernel]] = {
+
+_KERNELS: dict[str, Callable[[Make, Columns, Dtype, str], Kernel]] = {
     "gemm": _gemm,
     "attention_decode": partial(_attention, decode=True),
     "attention_prefill": partial(_attention, decode=False),
@@ -408,6 +393,6 @@ _KERNELS: dict[str, Callable[[Columns, Dtype, str], Kernel]] = {
     "linear_attention": _linear,
 }
 OPERATIONS = {
-    name: KernelTable(kernel=_KERNELS.get(name, _whole_layer), **known) for name, known in table_of(__file__).items()
+    name: KernelTable(_KERNELS.get(name, _whole_layer), **known) for name, known in table_of(__file__).items()
 }
 """Kernel tables by the name of their operation."""
