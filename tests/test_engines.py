@@ -142,3 +142,15 @@ def test_quantiles_of_errors_are_seven_that_rise(tmp_path, monkeypatch, value, w
     with pytest.raises(SpecError, match=words) as caught:
         load_engine("own")
     assert "ttft_places" in str(caught.value)
+
+
+def test_an_engine_of_one_vendor_is_named_elsewhere_and_not_advised() -> None:
+    assert load_engine("trtllm").vendors == ("NVIDIA",)
+    for gpu, engine, runs in (("mi300x", "trtllm", False), ("h100-sxm", "trtllm", True), ("mi300x", "sglang", True),
+                              ("h100-sxm", "optimum-habana", False), ("gaudi2", "optimum-habana", True)):  # fmt: skip
+        found = rk.estimate("llama-3-8b", gpu, engine=engine)
+        assert any("runs on accelerators of" in note for note in found.warnings) is not runs
+    tried = {each.move for each in rk.levers("llama-3-8b", "apple-m4-max", engine="llama.cpp").moves}
+    assert "engine vllm" in tried
+    assert "engine trtllm" not in tried
+    assert "engine trtllm" in {each.move for each in rk.levers("llama-3-8b", "h100-sxm").moves}

@@ -72,6 +72,7 @@ class _Profile(FileLayout):
     title: str
     versions: tuple[_Versions, ...]
     sources: Mapping[str, Any] = EMPTY
+    vendors: tuple[str, ...] = ()
 
 
 class _Flag(FileLayout):
@@ -154,7 +155,9 @@ def _engine(path: Path, _: Path, name: str, version: str | None, accelerator: st
     number = _choose(name, profile.versions, version)
     chosen = profile.versions[number]
     rule, provenance = read_facts(root.entries("versions")[number].section("memory"), MemoryRule, "memory.")
-    engine = Engine(name, profile.title, chosen.since, chosen.until, rule, provenance=provenance)
+    engine = Engine(
+        name, profile.title, chosen.since, chosen.until, rule, vendors=profile.vendors, provenance=provenance
+    )
     steps = _range(name, version, accelerator)
     if steps is None:
         return engine

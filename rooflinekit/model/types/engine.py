@@ -398,6 +398,7 @@ class Engine:
     tested: Mapping[str, str] = field(default_factory=dict, hash=False)
     """How much of what was not seen lay inside 90 % intervals, in words: of `static` batches, and under `load`."""
 
+    vendors: tuple[str, ...] = ()  #: whose accelerators it runs on; () where no vendor is left out
     provenance: tuple[Provenance, ...] = ()
 
 
