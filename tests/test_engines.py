@@ -175,3 +175,15 @@ def test_steps_that_were_measured_whole_have_the_interval_of_their_fit(gpu, engi
     assert (found.tpot_ms / low, high / found.tpot_ms) == pytest.approx((factor, factor), rel=1e-6)
     other = rk.estimate(model, gpu, engine="vllm", batch=8, isl=1024, osl=256)  # its newest, of which nobody measured
     assert other.interval["tpot_ms"][1] / other.tpot_ms > 1.5 * factor
+
+
+def test_an_engine_of_one_vendor_is_named_elsewhere_and_not_advised() -> None:
+    assert load_engine("trtllm").vendors == ("NVIDIA",)
+    for gpu, engine, runs in (("mi300x", "trtllm", False), ("h100-sxm", "trtllm", True), ("mi300x", "sglang", True),
+                              ("h100-sxm", "optimum-habana", False), ("gaudi2", "optimum-habana", True)):  # fmt: skip
+        found = rk.estimate("llama-3-8b", gpu, engine=engine)
+        assert any("runs on accelerators of" in note for note in found.warnings) is not runs
+    tried = {each.move for each in rk.levers("llama-3-8b", "apple-m4-max", engine="llama.cpp").moves}
+    assert "engine vllm" in tried
+    assert "engine trtllm" not in tried
+    assert "engine trtllm" in {each.move for each in rk.levers("llama-3-8b", "h100-sxm").moves}

@@ -71,6 +71,12 @@ def test_an_end_never_crosses_the_time_or_the_bound():
 ENGINE = LoadErrors(tpot=(0.0, 0.04, 0.0, 0.0, 0.0))
 
 
+def test_no_run_of_ones_own_goes_below_the_bound():
+    answer = rk.estimate("llama-3-70b", "tpu-v5p", tp=4, rate=4.0, requests=200)
+    for metric in ("ttft_ms", "tpot_ms"):
+        assert answer.doubt[metric].one_run[0] >= answer.bound[metric]
+
+
 def test_a_load_measured_narrows_loads_near_it_and_moves_them_by_its_error():
     """By hand: correlation 0.4 + 0.5·exp(−d²/2), d = ln 4 for four times the users; k² of the variance goes."""
     knows = replace(ENGINE, own=OwnLoads(tpot=(0.4, 0.5), loads=(OwnLoad(16.0, 1024.0, tpot=0.1),)))

@@ -11,6 +11,7 @@ from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.engine import ROOM, OwnLoads, Reach
+from rooflinekit.model.types.time import Time
 from rooflinekit.specs.doubt import nearest_measured
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def static_doubts(prompt: StepTime, decode: StepTime) -> dict[str, DoubtResult]:
 def load_doubts(found: LoadPlay, reaches: Mapping[str, Reach]) -> dict[str, DoubtResult]:
     """The widest part of a played load's intervals, and the 80 % interval after one run of one's own [ms]."""
     plan, steps = found.predictor.plan, {"ttft": found.prompt, "tpot": found.decode}
-    times = {"ttft": found.samples["ttft"].mean, "tpot": found.tpot}
+    times = dict(zip(("ttft", "tpot"), found.times()[:2], strict=True))
     return {
         f"{metric}_ms": DoubtResult(
             _said(reach, plan, steps[metric]), _after_one(plan.load_errors.own, metric, reach, times[metric])
@@ -76,9 +77,13 @@ def version_words(deployment: Deployment) -> str:
     return f"{deployment.engine} {deployment.engine_version}: the nearest measured is {near.version if near else '-'}"
 
 
-def _after_one(own: OwnLoads, metric: str, reach: Reach, time: float) -> list[float] | None:
-    """The 80 % interval with one load measured [ms]; None where there is one, or nobody knows what it would say."""
+def _after_one(own: OwnLoads, metric: str, reach: Reach, time: Time) -> list[float] | None:
+    """The 80 % interval with one load measured [ms]; None where there is one, or nobody knows what it would say.
+
+    Nothing is faster than the bound.
+    """
     if own.loads or getattr(own, metric) == (0.0, 0.0):
         return None
     low, high = reach.knowing(own.after_one(metric), 0.0).factors(0.8)
-    return [1e3 * time * low, 1e3 * time * high]
+    expected, least = float(time.expected), float(time.bound)
+    return [1e3 * max(expected * low, least), 1e3 * expected * high]

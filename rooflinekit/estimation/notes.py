@@ -53,6 +53,9 @@ def format_notes(plan: Plan) -> list[str]:
         notes.append(
             f"{name} is costed as {MIXED_AS[weights]}: Unsloth chooses formats by tensor; the .gguf file has them"
         )
+    vendor, vendors = plan.system.accelerator.vendor, plan.engine.vendors
+    if vendors and vendor not in vendors:
+        notes.append(f"{plan.engine.title} runs on accelerators of {' and '.join(vendors)}, not of {vendor}")
     notes += [*_cut_blocks(plan), *_host_weights(plan), *_beside(plan), *_groups(plan), *_over_pcie(plan)]
     if plan.calibration is None:
         return notes

@@ -434,8 +434,7 @@ def inverse_rows(found: Solution | BreakEven) -> list[dict[str, object]]:
 
 def rollout_document(found: RolloutPlan) -> Document:
     """Document of a training step on each fleet."""
-    head = ["generate", "train", "step", "generation", "last 10 %", "training", "weights", "GPU-hours",
-            "tok/s/GPU"]  # fmt: skip
+    head = ["generate", "train", "step", "generation", "last 10 %", "training", "weights", "GPU-h", "tok/s/GPU"]
     cells = [
         [amount(each.rollout_gpus, 0), amount(each.train_gpus, 0) if each.train_gpus else "in turn",
          *(format_time(getattr(each, f"{part}_s")) for part in ("step", "generation", "tail", "training", "sync")),
@@ -444,7 +443,8 @@ def rollout_document(found: RolloutPlan) -> Document:
     ]  # fmt: skip
     size = (f"A step has {found.tokens:,.0f} tokens and {found.train_flops:.3g} FLOPs of training; "
             f"each replica then gets {found.weight_bytes / 1e9:,.1f} GB.")  # fmt: skip
-    best = f"The fewest GPU-hours: {found.best.gpus} GPUs, {format_time(found.best.step_s)} a step."
+    gpus = f"{found.best.gpus} GPU{'s' * (found.best.gpus > 1)}"
+    best = f"The fewest GPU-hours: {gpus}, {format_time(found.best.step_s)} a step."
     return [
         Section(f"{found.model} on {found.gpu}: {found.question}", [Words(f"{size} {best}")]),
         Section("", [CellTable(head, cells)]),

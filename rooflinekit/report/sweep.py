@@ -17,6 +17,7 @@ from rooflinekit.report.document import CellTable, Document, Section, Words, thr
 MOST = 60  # rows that a terminal shows
 _GOALS = (("lowest TPOT ", "tpot_ms", " ms"), ("cheapest output, $", "usd_per_million_output_tokens", "/Mtok"))
 _SPEEDS = 20  # of a user, in the table of interactivity
+_BARE = ("tp", "weights", "kv")  # whose values alone do not say what they are
 _WIDEST = 28  # letters of a cell
 _SHOWN = {
     "evidence": "evidence", "fits": "fits", "stable": "stable", "ttft_ms": "TTFT ms", "ttft_p99_ms": "TTFT p99",
@@ -81,6 +82,7 @@ def _interactivity(table: pd.DataFrame, baseline: str | None) -> Iterator[Sectio
         marks = ["-" if math.isnan(cell) else f"{three(cell)}{ratio}{' *' if cell == best else '  '}"
                  for cell, ratio in zip(cells, ratios, strict=True)]  # fmt: skip
         rows.append([f"{speed:.0f}", *marks])
+    names = [f"{by} {name}" if by in _BARE else name for name in names]
     said = f"best tok/s of one GPU by tok/s of each user; x: over {names[pinned]}, *: the best"
     yield Section(said, [CellTable(["tok/s of a user", *(f"{name}  " for name in names)], rows[:_SPEEDS])])
 

@@ -73,6 +73,7 @@ class _Profile(FileLayout):
     title: str
     versions: tuple[_Versions, ...]
     sources: Mapping[str, Any] = EMPTY
+    vendors: tuple[str, ...] = ()
 
 
 class _Flag(FileLayout):
@@ -157,7 +158,7 @@ def _engine(path: Path, _: Path, name: str, version: str | None, accelerator: st
     rule, provenance = read_facts(root.entries("versions")[number].section("memory"), MemoryRule, "memory.")
     engine = Engine(
         name, profile.title, chosen.since, chosen.until, rule, serial_states=chosen.serial_states,
-        provenance=provenance,
+        vendors=profile.vendors, provenance=provenance,
     )  # fmt: skip
     steps = _range(name, version, accelerator)
     if steps is None:

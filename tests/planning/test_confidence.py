@@ -393,3 +393,18 @@ def test_an_overloaded_pool_takes_no_time_of_the_other_with_it() -> None:
     assert Objective("tpot", 0.95, 0.045).met(both)
     assert not Objective("ttft", 0.95, 2.0).met(both)
     assert Objective("ttft", 0.95, 2.0).attained(both) == 0.0
+
+
+@pytest.mark.parametrize("load", [{"rate": 20.0}, {"concurrency": 50}])
+def test_an_objective_of_the_whole_request_is_planned(load: dict[str, float]) -> None:
+    tight, loose = (rk.plan(MODEL, "h100-sxm", f"p95 e2e<{limit}s", **QUICK, **load) for limit in (5, 20))
+    assert tight.best.gpus >= loose.best.gpus
+    for answer in (tight, loose):
+        assert all(share >= 0.9 for share in answer.best.probability.values())
+
+
+def test_the_interval_of_a_whole_request_lies_between_those_of_its_parts() -> None:
+    demand = read_demand({"rate": 20.0, "isl": 1000, "osl": 150}, parse_objectives("p95 e2e<8s"))
+    replica = lay_out(MODEL, "h100-sxm", {"engine": "vllm"}, demand, None)
+    first, token, whole = (replica.width(demand, metric) for metric in ("ttft", "tpot", "e2el"))
+    assert min(first, token) <= whole <= max(first, token)

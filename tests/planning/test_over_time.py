@@ -413,6 +413,9 @@ class TestBudgets:
             gpus = [capacity.gpus(solved.value * each * factor) for each in shape]
             assert (sum(gpus) / len(gpus) * 730 * 3.0 <= budget) is within
 
+    def test_a_budget_of_one_accelerator_says_one(self) -> None:
+        assert "1 GPU as 1 x TP1 costs $2,190 of" in affordable(MODEL, GPU, SLO, 2_500.0, **ONE).answer
+
     def test_the_plan_of_its_rate_costs_no_more(self) -> None:
         solved = affordable(MODEL, GPU, SLO, 20_000.0, **(ONE | TURNS))
         for factor, within in ((0.97, True), (1.03, False)):

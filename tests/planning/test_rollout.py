@@ -117,6 +117,14 @@ class TestCommand:
         text = CliRunner().invoke(app, words).stdout
         assert "64 answers a step" in text
         assert "25 % of the 16-bit peak" in text
+        assert "The fewest GPU-hours: 1 GPU, " in text
+        assert "on 1 GPU generation takes" in text
+        assert max(map(len, text.splitlines())) <= 80
+
+    def test_its_table_fits_eighty_columns(self) -> None:
+        words = ["plan", "llama-3-8b", "--rollout", "512", "--samples", "8", "--osl", "lognormal:mean=900,cv=0.7"]
+        said = CliRunner().invoke(app, [*words, "--rollout-gpus", "1,8,128"]).stdout
+        assert max(map(len, said.splitlines())) <= 80
 
     @pytest.mark.parametrize(
         ("words", "said"),

@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 import rooflinekit as rk
+from rooflinekit.cli.app import app
 from rooflinekit.decision.sweeping.answer import Piece, SweepJob, answer, with_costs
 from rooflinekit.decision.sweeping.sweep import Grid, Means, SweepShard, run
 from rooflinekit.simulation.execute import _connected, execute
@@ -218,3 +220,11 @@ def test_carbon_is_a_column_and_not_of_simulations():
     assert table["co2_kg_per_million_output_tokens"].tolist() == pytest.approx(expected.tolist())
     with pytest.raises(rk.InputError, match="simulated rows have no energy"):
         rk.sweep("llama-3-8b", batch=[1], simulate=True, carbon=360.0)
+
+
+def test_what_is_compared_is_named_beside_values_that_do_not_say_it():
+    words = ["sweep", "llama-3-8b", "--tp", "1,2", "--batch", "1,8,64"]
+    said = CliRunner().invoke(app, words).stdout
+    assert "x: over tp 1, *" in said
+    assert "tok/s of a user   tp 1" in said
+    assert "x: over h100-sxm, *" in CliRunner().invoke(app, [*words[:2], "--gpu", "h100-sxm,l40s", *words[4:]]).stdout

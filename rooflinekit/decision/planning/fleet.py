@@ -97,18 +97,23 @@ class Replica:
     def width(self, demand: Demand, metric: str) -> float:
         """High over low end of a metric's 80 % interval before any queue; 1 without a calibration.
 
-        Of the mean prompt alone for TTFT, else of a decode step of half of the room, with what loads err beyond it.
+        Of the mean prompt alone for TTFT, of a decode step of half of the room for TPOT, with what loads err beyond it;
+        of a whole request as its prompt and its tokens have it, by their times.
         """
         plan = self.resolved.plan
         if plan.calibration is None:
             return 1.0
         each = self.room / 2.0 / plan.deployment.dp
         batch = Batch.decode(max(each, 1.0), demand.isl.mean + demand.osl.mean / 2.0)
-        step = plan.time(Batch.prefill(1.0, demand.isl.mean) if metric == "ttft" else batch)
+        prompt, step = plan.time(Batch.prefill(1.0, demand.isl.mean)), plan.time(batch)
+        if metric == "e2el":
+            first, rest = prompt.expected, step.expected * (demand.osl.mean - 1.0)
+            both = first * self.width(demand, "ttft") + rest * self.width(demand, "tpot")
+            return float(both / (first + rest))
+        step = prompt if metric == "ttft" else step
         steps, users = math.log(step.high / step.low), max(self.room / 2.0, 1.0)
-        low, high = plan.load_errors.reach(metric, steps, users, plan.stands_in(metric), 0.0, demand.isl.mean).factors(
-            0.8
-        )
+        reach = plan.load_errors.reach(metric, steps, users, plan.stands_in(metric), 0.0, demand.isl.mean)
+        low, high = reach.factors(0.8)
         return high / low
 
     def curve(self, demand: Demand, seed: int, role: str) -> LoadCurve:

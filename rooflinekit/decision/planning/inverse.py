@@ -512,9 +512,10 @@ def _of_budget(question: PlanQuestion, capacity: Capacity, course: Course, rate:
               f"{deployment_name(part.replica.scenario)}" for part in fleet.parts]  # fmt: skip
     peak = f", {top:.4g} at the peak of {course.profile.name}" if len(course.profile.rates) > 1 else ""
     binds = "limit" if capacity.gpus(top * (1.0 + _ROUGH)) > question.reserve.limit(fleet.names[0]) else "budget"
+    one = fleet.gpus == 1
     answer = (
-        f"The largest rate is {rate:.4g} requests/s{peak}: {fleet.gpus:,} GPUs as {' + '.join(pieces)} cost "
-        f"${cost:,.0f} of the ${budget:,.0f} a month."
+        f"The largest rate is {rate:.4g} requests/s{peak}: {fleet.gpus:,} {'GPU' if one else 'GPUs'} as "
+        f"{' + '.join(pieces)} {'costs' if one else 'cost'} ${cost:,.0f} of the ${budget:,.0f} a month."
     )
     scenario = fleet.parts[-1].replica.scenario | {"replicas": fleet.replicas, "gpus": fleet.gpus}
     return Solution(

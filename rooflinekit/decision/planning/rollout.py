@@ -234,7 +234,7 @@ def plan_rollout(
     notes = list(resolved.warnings)
     if plan.calibration:
         ends = " to ".join(format_time(best.generation_s * each) for each in (low, high))
-        notes.append(f"on {best.rollout_gpus} GPUs generation takes {ends} (90 %)")
+        notes.append(f"on {best.rollout_gpus} GPU{'s' * (best.rollout_gpus > 1)} generation takes {ends} (90 %)")
     if "train_mfu" not in given:
         notes.append(MFU_NOTE)
     if "load_gbps" not in given:

@@ -56,7 +56,7 @@ class Measurement(Plain):
     commands: tuple[str, ...]
 
     def __str__(self) -> str:
-        less = f"a fleet of {self.gpus_after:,} GPUs that is known to hold"
+        less = f"a fleet of {self.gpus_after:,} GPU{'s' * (self.gpus_after > 1)} that is known to hold"
         worth = less if self.usd_per_month is None else f"${self.usd_per_month:,.0f} a month less"
         *most, last = map(str, self.users)
         users = f"{', '.join(most)} and {last}" if most else last

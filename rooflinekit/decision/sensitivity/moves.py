@@ -25,6 +25,7 @@ from rooflinekit.model.types.model import MixtureOfExperts, Model
 from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs.calibration.evidence import EVIDENCE, evidence
+from rooflinekit.specs.engines import load_engine
 
 if TYPE_CHECKING:
     from rooflinekit.estimation.estimator import Question as Asked
@@ -296,9 +297,10 @@ def chunks(setting: Setting, plan: Plan) -> Iterator[Tried]:
 
 
 def engines(setting: Setting, plan: Plan) -> Iterator[Tried]:
-    """The other engines."""
+    """The other engines that run on such accelerators."""
+    vendor = plan.system.accelerator.vendor
     for engine in _ENGINES:
-        if engine != plan.deployment.engine:
+        if engine != plan.deployment.engine and vendor in (load_engine(engine).vendors or [vendor]):
             changed = setting.on(engine=engine, engine_version=None)
             yield move(f"engine {engine}", {"engine": engine}, CAVEATS["engine"], changed)
 

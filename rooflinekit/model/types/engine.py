@@ -401,6 +401,7 @@ class Engine:
     """How much of what was not seen lay inside 90 % intervals, in words: of `static` batches, and under `load`."""
 
     serial_states: bool = False  #: models with recurrent states run without its overlap scheduler, as long as it caches
+    vendors: tuple[str, ...] = ()  #: whose accelerators it runs on; () where no vendor is left out
     provenance: tuple[Provenance, ...] = ()
 
 
