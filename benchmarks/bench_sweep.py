@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 
 from rooflinekit.decision.sweeping.answer import SweepJob
-from rooflinekit.decision.sweeping.output import write_table
 from rooflinekit.decision.sweeping.sweep import Grid, Means, run
+from rooflinekit.decision.sweeping.tables import write_table
 
 SIMULATED = {"model": "llama-3-8b", "rate": [float(r) for r in range(1, 25)], "requests": 4000, "isl": 1000, "osl": 400}
 

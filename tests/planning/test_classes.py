@@ -21,12 +21,10 @@ import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.decision.planning.classes import Valleys, partitions, plan_classes
 from rooflinekit.decision.planning.cost import hosts_of
-from rooflinekit.decision.planning.demand import Demand, read_demand
+from rooflinekit.decision.planning.demand import Demand, Mix, Mixed, Profile, TrafficClass, read_classes, read_demand
 from rooflinekit.decision.planning.fleet import Ability, Bearer, Part, lay_out, loaded_feels
-from rooflinekit.decision.planning.mix import Mix, Mixed, TrafficClass, read_classes
 from rooflinekit.decision.planning.objective import METRICS, Felt, missed, parse_objectives
 from rooflinekit.decision.planning.plan import read_question
-from rooflinekit.decision.planning.profile import Profile
 from rooflinekit.decision.planning.search import search
 from rooflinekit.load.lengths import Fixed, Length, LogNormal, Uniform
 from rooflinekit.model.types.errors import InfeasibleError, InputError, SpecError

@@ -20,12 +20,12 @@ import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.decision.economics.commitments import Spot, held_levels, pay, rent_or_buy
 from rooflinekit.decision.economics.price import HourlyPrice, Purchase, quotes_of
-from rooflinekit.decision.planning.capacity import Capacity
+from rooflinekit.decision.planning.demand import read_growth, read_profile
 from rooflinekit.decision.planning.fleet import Part
 from rooflinekit.decision.planning.inverse import affordable
 from rooflinekit.decision.planning.objective import missed
+from rooflinekit.decision.planning.over_time import Capacity
 from rooflinekit.decision.planning.plan import PlanAnswer, read_question
-from rooflinekit.decision.planning.profile import read_growth, read_profile
 from rooflinekit.decision.planning.replay import run_varying
 from rooflinekit.decision.planning.search import _aggregated as aggregated
 from rooflinekit.decision.planning.search import search
@@ -513,7 +513,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rooflinekit.decision.planning.autoscale.run_varying", stopped)
+    monkeypatch.setattr("rooflinekit.decision.planning.over_time.run_varying", stopped)
 
 
 class TestAutoscaling:

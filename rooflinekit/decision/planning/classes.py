@@ -21,8 +21,8 @@ from typing import Any, Unpack
 import numpy as np
 
 from rooflinekit.decision.planning.cost import Hosts, added, hosts_of
+from rooflinekit.decision.planning.demand import Mix, Profile, TrafficClass, read_classes
 from rooflinekit.decision.planning.fleet import Option, Part, loaded_feels
-from rooflinekit.decision.planning.mix import Mix, TrafficClass, read_classes
 from rooflinekit.decision.planning.objective import Objective, limits_in_words, missed
 from rooflinekit.decision.planning.plan import (
     DEFAULT_SLO,
@@ -32,7 +32,6 @@ from rooflinekit.decision.planning.plan import (
     nothing_found,
     read_question,
 )
-from rooflinekit.decision.planning.profile import Profile
 from rooflinekit.decision.planning.rank import Ranked, ranked, warnings
 from rooflinekit.decision.planning.search import Found, PlanQuestion, Progress, refused_fleet, search
 from rooflinekit.estimation.options import keywords, read

@@ -20,8 +20,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.decision.planning.demand import Demand, Kept, beside
-from rooflinekit.decision.planning.mix import Mix
+from rooflinekit.decision.planning.demand import Demand, Kept, Mix, beside
 from rooflinekit.decision.planning.objective import METRICS, Feels, Felt, Objective, Span, missed, slowest
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.estimation.options import part_of

@@ -12,13 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflinekit.decision.planning.capacity import Capacity
-from rooflinekit.decision.planning.demand import read_demand
+from rooflinekit.decision.planning.demand import Course, flat, read_demand
 from rooflinekit.decision.planning.fleet import Bearer, Option, ability, lay_out
 from rooflinekit.decision.planning.objective import Objective, limits_in_words, parse_objectives, refuse_undecoded
-from rooflinekit.decision.planning.over_time import gpu_table
+from rooflinekit.decision.planning.over_time import Capacity, gpu_table
 from rooflinekit.decision.planning.plan import DEFAULT_SLO, PlanAnswer, deployment_name, plan, read_question
-from rooflinekit.decision.planning.profile import Course, flat
 from rooflinekit.decision.planning.rank import worst_evidence
 from rooflinekit.decision.planning.search import PlanQuestion, Progress, search
 from rooflinekit.estimation.estimator import Resolved, read_deployment, read_workload, resolve

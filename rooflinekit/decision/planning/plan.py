@@ -9,7 +9,6 @@ from dataclasses import asdict, fields, replace
 from os import PathLike
 from typing import Any, Unpack
 
-from rooflinekit.decision.economics.price import read_owning
 from rooflinekit.decision.planning.cost import (
     FleetCost,
     Hosts,
@@ -21,7 +20,7 @@ from rooflinekit.decision.planning.cost import (
     points,
     read_tariff,
 )
-from rooflinekit.decision.planning.demand import Demand, read_demand
+from rooflinekit.decision.planning.demand import OVER_TIME, Demand, asked_profile, read_course, read_demand
 from rooflinekit.decision.planning.fleet import WIDE, Option, Part, Reserve
 from rooflinekit.decision.planning.objective import (
     Objective,
@@ -33,8 +32,16 @@ from rooflinekit.decision.planning.objective import (
     slowest_factor,
 )
 from rooflinekit.decision.planning.over_time import OverTime, over_time
-from rooflinekit.decision.planning.profile import Course, Profile, flat, hourly, profile_of, read_growth, read_profile
-from rooflinekit.decision.planning.rank import Ranked, ranked, router_note, warnings
+from rooflinekit.decision.planning.rank import (
+    Measurement,
+    Ranked,
+    Swing,
+    measurements,
+    ranked,
+    router_note,
+    swings,
+    warnings,
+)
 from rooflinekit.decision.planning.search import (
     NOT_MEASURED,
     Found,
@@ -48,8 +55,6 @@ from rooflinekit.decision.planning.search import (
     searched,
     silent,
 )
-from rooflinekit.decision.planning.sensitivity import Swing, swings
-from rooflinekit.decision.planning.worth import Measurement, measurements
 from rooflinekit.estimation.options import keywords, options_of, part_of, read
 from rooflinekit.estimation.scenario import IMAGE_SIZE, SPECULATION_KEYS, PlanOptions, Steps
 from rooflinekit.model.types.answer import Plain, Tabled, plain_fields
@@ -77,10 +82,6 @@ _NAMES = {
 }  # fmt: skip
 """Options whose parts have names of their own here: there may be several."""
 
-_OVER_TIME = {"profile", "growth", "months", "tco"}
-_SCALING = (
-    "cold_start", "provision", "weights_from", "engine_start", "min_replicas", "max_replicas", "cooldown",
-)  # fmt: skip
 _DRAFTED = (1, 3)  # tokens of a draft that are tried
 _SPARE = re.compile(r"(?P<count>\d{1,4})\s*(?P<what>host|gpu)?s?")
 _ROLES = {"prefill": "prefill ", "decode": "decode "}
@@ -514,7 +515,7 @@ def read_question(
         raise InputError("classes of requests have a plan of their own: plan_classes(FILE, MODEL), or --classes")
     if given.pop("aggregated_only", False):
         given["disaggregated"] = False
-    if given.keys() & _OVER_TIME:
+    if given.keys() & OVER_TIME:
         given["mixed"] = False  # whose hours would be a search of their own
     if given.get("autoscale"):
         given["disaggregated"] = False  # one number of replicas is scaled
@@ -539,7 +540,7 @@ def read_question(
         if given.get("autoscale"):
             raise InputError("encoder_gpus does not go with autoscale; leave one of them out")
     objectives = parse_objectives(slo)
-    profile = _profile(given)
+    profile = asked_profile(given)
     demand = read_demand(given | {"max_context": context}, objectives)
     refuse_undecoded(objectives, demand.osl.mean)
     reserve = _reserve(names, given)
@@ -558,49 +559,10 @@ def read_question(
         confidence=given.get("confidence", 0.9),
         measured_only=given.get("measured_only", False),
         seed=given.get("seed", 0),
-        course=_course(given, profile, demand),
+        course=read_course(given, profile, demand),
         sensitivity=given.get("sensitivity", False),
         progress=progress or silent,
     )
-
-
-def _profile(given: dict[str, Any]) -> Profile | None:
-    """The profile of a file or of hourly rates, of whose peak the demand becomes; None for that of a trace."""
-    said = given.get("profile")
-    if said is None or str(said) == "trace":
-        return None
-    for key in ("peak", "users", "trace"):
-        if given.get(key) is not None:
-            other = "; for the hours of a trace give --profile trace" if key == "trace" else ""
-            raise InputError(f"{key} and profile exclude each other: the profile has its own load{other}")
-    profile = hourly(said) if isinstance(said, (list, tuple)) else read_profile(said)
-    if given.get("rate") is not None:
-        profile = profile.scaled(positive(given["rate"], "rate") / profile.mean)
-    given |= {"rate": profile.mean, "peak": profile.peak / profile.mean}
-    return profile
-
-
-def _course(given: dict[str, Any], profile: Profile | None, demand: Demand) -> Course | None:
-    """Course of the load over time, if there is one."""
-    scaling = part_of(given, _SCALING)
-    if scaling and not given.get("autoscale"):
-        raise InputError(f"{min(scaling)} belongs to autoscaling; add autoscale")
-    if given.get("autoscale") and "profile" not in given:
-        raise InputError("autoscaling follows a load that changes: give profile")
-    if not given.keys() & _OVER_TIME:
-        return None
-    if demand.closed:
-        raise InputError("a plan over time takes requests a second: give rate, trace or profile in place of users")
-    if profile is None and "profile" in given:
-        if demand.trace is None:
-            raise InputError("profile trace is that of a trace: give trace, or name a file of hours and rates")
-        profile = profile_of(demand.trace, demand.span_s, demand.speed)
-    growth = read_growth(given["growth"]) if "growth" in given else 0.0
-    months = given.get("months", 12 if growth else 1)
-    scaling |= part_of(given, ("load_gbps",))
-    owning = read_owning(given["tco"]) if "tco" in given else None
-    scaled = scaling if given.get("autoscale") else None
-    return Course(profile or flat(demand.peak_load), growth, months, scaled, owning)
 
 
 def _drafts(model: Model, given: dict[str, Any]) -> Iterator[dict[str, Any]]:

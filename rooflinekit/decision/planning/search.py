@@ -12,7 +12,7 @@ from statistics import NormalDist
 from typing import Any, NamedTuple
 
 from rooflinekit.decision.planning.cost import Tariff, fleet_watts
-from rooflinekit.decision.planning.demand import Demand
+from rooflinekit.decision.planning.demand import Course, Demand
 from rooflinekit.decision.planning.fleet import (
     WIDE,
     Ability,
@@ -31,7 +31,6 @@ from rooflinekit.decision.planning.fleet import (
     staffed,
 )
 from rooflinekit.decision.planning.objective import Objective, missed
-from rooflinekit.decision.planning.profile import Course
 from rooflinekit.estimation.results import shares_by_cause
 from rooflinekit.estimation.scenario import IMAGE_SIZE
 from rooflinekit.load.compiled import prepare

@@ -15,9 +15,8 @@ import pandas as pd
 
 from rooflinekit.decision.economics.price import read_carbon
 from rooflinekit.decision.sweeping.answer import Piece, Rows, SweepJob, answer, check_price
-from rooflinekit.decision.sweeping.output import KeptPieces
 from rooflinekit.decision.sweeping.pareto import Goal, pareto_front, parse_goals
-from rooflinekit.decision.sweeping.tables import ParquetTable, TextTable
+from rooflinekit.decision.sweeping.tables import KeptPieces, ParquetTable, TextTable
 from rooflinekit.decision.sweeping.workbook import ScenarioSheet, read_sheet
 from rooflinekit.estimation.frames import INPUT_COLUMNS
 from rooflinekit.estimation.options import OptionRow, options_of
