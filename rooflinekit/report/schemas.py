@@ -21,8 +21,8 @@ from rooflinekit.decision.economics.cost import Cost
 from rooflinekit.decision.planning.over_time import ColdStart
 from rooflinekit.decision.planning.plan import Candidate, Fleet, PlanAnswer
 from rooflinekit.decision.planning.rollout import RolloutPlan, RolloutStep
-from rooflinekit.decision.sensitivity.levers import Balance, Elasticity, Levers, MoveResult
-from rooflinekit.decision.sensitivity.moves import ADVISED, Advice
+from rooflinekit.decision.sensitivity.levers import Balance, Elasticity, Levers
+from rooflinekit.decision.sensitivity.moves import ADVISED, Advice, MoveResult
 from rooflinekit.estimation.loaded import TOKEN_PARTS
 from rooflinekit.estimation.results import Estimate, KernelResult, LoadResult, StepResult
 from rooflinekit.explanation.walk.result import Phase, Stop, Walk, WalkSection, Work

@@ -565,8 +565,8 @@ class TestAutoscaling:
         run = run_varying(part, demand, np.full(960, load), 400, 400, 15.0, 4000, 1.0, 0)
         felt = part.bearer.feel(demand, load, exact=True)
         assert 3800 <= run.requests <= 1.05 * (4000 + 3 * 15 * load)  # windows end with a period
-        assert run.felt.means["tpot"] == pytest.approx(felt.means["tpot"], rel=0.04)
-        assert run.felt.means["ttft"] == pytest.approx(felt.means["ttft"], rel=0.1)
+        assert run.felt.value("tpot", None) == pytest.approx(felt.value("tpot", None), rel=0.04)
+        assert run.felt.value("ttft", None) == pytest.approx(felt.value("ttft", None), rel=0.1)
         assert run.felt.value("tpot", 0.95) == pytest.approx(felt.value("tpot", 0.95), rel=0.1)
 
     def test_a_replica_is_busy_when_its_requests_come(self, part: Part) -> None:
@@ -575,10 +575,10 @@ class TestAutoscaling:
         rates = np.repeat([4.0, 50.0, 4.0, 50.0], 240)
 
         def tpot(place: int) -> float:
-            return float(run_varying(part, demand, rates, place, place, 15.0, 1200, 1.0, 0).felt.means["tpot"])
+            return float(run_varying(part, demand, rates, place, place, 15.0, 1200, 1.0, 0).felt.value("tpot", None))
 
         assert tpot(360) > 1.3 * tpot(120)
-        assert tpot(360) == pytest.approx(part.bearer.feel(demand, 50.0, exact=True).means["tpot"], rel=0.1)
+        assert tpot(360) == pytest.approx(part.bearer.feel(demand, 50.0, exact=True).value("tpot", None), rel=0.1)
 
     def test_what_waited_before_is_played_too(self, part: Part) -> None:
         """Two minutes beyond the knee: at their end a replica that is played from their start has requests waiting."""
@@ -586,7 +586,8 @@ class TestAutoscaling:
         rates = np.full(960, 10.0)
         rates[400:408] = 2.0 * part.bearer.knee(demand)
         late, fresh = (
-            run_varying(part, demand, rates, 407, calm, 15.0, 300, 1.0, 0).felt.means["ttft"] for calm in (399, 407)
+            run_varying(part, demand, rates, 407, calm, 15.0, 300, 1.0, 0).felt.value("ttft", None)
+            for calm in (399, 407)
         )
         assert late > 2.0 * fresh
 

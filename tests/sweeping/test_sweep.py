@@ -13,8 +13,7 @@ import pandas as pd
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.decision.sweeping.answer import Piece, SweepJob, answer, with_costs
-from rooflinekit.decision.sweeping.sweep import Grid, Means, SweepShard, run
+from rooflinekit.decision.sweeping.sweep import Grid, Means, Piece, SweepJob, SweepShard, answer, run, with_costs
 from rooflinekit.simulation.execute import _connected, execute
 
 MIXED = Grid.of({

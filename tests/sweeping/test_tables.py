@@ -20,8 +20,7 @@ from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
-from rooflinekit.decision.sweeping.answer import SweepJob
-from rooflinekit.decision.sweeping.sweep import Grid, Means, run
+from rooflinekit.decision.sweeping.sweep import Grid, Means, SweepJob, run
 from rooflinekit.decision.sweeping.tables import KeptPieces, TextTable, write_table
 
 CSV = r'''Owner,Model,Batch size, ISL ,id,Note

@@ -22,7 +22,7 @@ import numpy as np
 
 from rooflinekit.decision.planning.cost import Hosts, added, hosts_of
 from rooflinekit.decision.planning.demand import Mix, Profile, TrafficClass, read_classes
-from rooflinekit.decision.planning.fleet import Option, Part, loaded_feels
+from rooflinekit.decision.planning.fleet import Option, Part
 from rooflinekit.decision.planning.objective import Objective, limits_in_words, missed
 from rooflinekit.decision.planning.plan import (
     DEFAULT_SLO,
@@ -104,7 +104,7 @@ class Valleys:
             fresh = replace(bearer, replica=replace(bearer.replica, _curves={}, _samples={}))  # of this mix alone
             if mix.mean_load >= _FULL * fresh.knee(mix):
                 return False
-            return not missed(loaded_feels(fresh, mix, mix.mean_load, exact=True), mix.slo, self.part.deviations)
+            return not missed(fresh.feels(mix, mix.mean_load, exact=True), mix.slo, self.part.deviations)
 
         low, high = _LEAST * most, most
         if not good(low):

@@ -187,7 +187,7 @@ class Demand:
     reach: float = 1.0  #: users beyond the peak that a replica is asked about, for headroom
     together: int = 1  #: replicas that are played behind a router that looks at them
     prefixes: Prefixes | None = field(default=None, repr=False, compare=False)  #: what caches find, where that is known
-    prompt_cached: float = 0.0  #: tokens of a mean prompt that any replica has in its cache, where they are stated
+    cached: float = 0.0  #: tokens of a mean prompt that any replica has in its cache already, where they are stated
 
     @property
     def closed(self) -> bool:
@@ -204,11 +204,6 @@ class Demand:
         """Load in the busiest hour; whole users."""
         load = self.mean_load * self.peak
         return float(math.ceil(load - 1e-9)) if self.closed else load
-
-    @property
-    def cached(self) -> float:
-        """Tokens of a mean prompt that are in the cache of any replica already."""
-        return self.prompt_cached
 
     @property
     def longest(self) -> float:
@@ -267,7 +262,7 @@ class Demand:
             return replace(self, arrival_cv=self.arrival_cv / math.sqrt(beside(replicas)))
         if self.router == "least-loaded":
             return replace(self, together=min(beside(replicas), _TOGETHER))
-        return replace(self, arrival_cv=thinned_cv(self.arrival_cv, beside(replicas)))
+        return replace(self, arrival_cv=math.sqrt(1.0 + (self.arrival_cv**2 - 1.0) / beside(replicas)))
 
     def windows(self) -> list[Window]:
         """The busiest windows of the trace, by requests and by tokens in and out, in order of time, without overlap."""
@@ -321,15 +316,6 @@ def beside(replicas: float) -> int:
     [1, 2, 8, 16]
     """
     return 1 << (int(min(max(replicas, 1.0), _EVEN)).bit_length() - 1)
-
-
-def thinned_cv(arrival_cv: float, replicas: float) -> float:
-    """Coefficient of variation of the gaps that one of `replicas` sees: c² = 1 + (c₀² − 1)/n.
-
-    >>> thinned_cv(3.0, 4.0) ** 2, thinned_cv(1.0, 7.0)
-    (3.0, 1.0)
-    """
-    return math.sqrt(1.0 + (arrival_cv**2 - 1.0) / replicas)
 
 
 def decoding(rate: float, osl: float, tpot: float) -> float:
@@ -392,7 +378,7 @@ def read_demand(given: dict[str, Any], slo: Sequence[Objective] = ()) -> Demand:
         _parsed(given.get("osl", 256)),
         given.get("cv", 1.0),
         router=router or ROUTER,
-        prompt_cached=cached,
+        cached=cached,
     )
 
 
@@ -512,7 +498,8 @@ class Mix(Demand):
         rate = sum(each.rate for each in classes)
         isl = Mixed(tuple((each.rate / rate, each.isl) for each in classes))
         osl = Mixed(tuple((each.rate / rate, each.osl) for each in classes))
-        return cls(rate, None, peak, isl, osl, arrival_cv, classes=tuple(classes))
+        cached = sum(each.rate / rate * each.cached * each.isl.mean for each in classes)
+        return cls(rate, None, peak, isl, osl, arrival_cv, cached=cached, classes=tuple(classes))
 
     def at(self, rates: Mapping[str, float]) -> Mix:
         """The classes that have a rate here, at these rates [1/s]."""
@@ -524,11 +511,6 @@ class Mix(Demand):
         """Objectives of all classes."""
         return tuple(objective for each in self.classes for objective in each.slo)
 
-    @property
-    def by_priority(self) -> bool:
-        """True if the order of the queue matters."""
-        return len({each.priority for each in self.classes}) > 1
-
     @cached_property
     def shares(self) -> list[float]:
         """Share of each class in the requests."""
@@ -539,11 +521,6 @@ class Mix(Demand):
     @override
     def longest(self) -> float:
         return max(each.isl.quantile(1.0) + each.osl.quantile(1.0) for each in self.classes)
-
-    @property
-    @override
-    def cached(self) -> float:
-        return sum(share * each.cached * each.isl.mean for share, each in zip(self.shares, self.classes, strict=True))
 
     @override
     def asked(self, seed: int) -> AskedLoad:

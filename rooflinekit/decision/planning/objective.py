@@ -115,11 +115,6 @@ class Felt:
         """A mean (`share` None) or a quantile [s]."""
         return self.read(metric, share) if self.stable else math.inf
 
-    @property
-    def means(self) -> dict[str, float]:
-        """Mean of every metric [s]."""
-        return {metric: self.value(metric, None) for metric in METRICS}
-
     def stretched(self, factor: float) -> Felt:
         """The latencies where everything takes `factor` times as long."""
         if factor == 1.0:
@@ -140,7 +135,7 @@ class Felt:
     def at(self, slo: Sequence[Objective]) -> dict[str, float]:
         """Means, and the percentiles that objectives are about [ms]."""
         limited = {f"{each.statistic}_{each.metric}_ms": each.value(self) for each in slo if each.share is not None}
-        means = {f"{metric}_ms": mean for metric, mean in self.means.items()}
+        means = {f"{metric}_ms": self.value(metric, None) for metric in METRICS}
         return {key: seconds * 1e3 for key, seconds in (means | limited).items()}
 
     def table(self, shares: Sequence[float]) -> dict[str, dict[str, float | None]]:
@@ -223,25 +218,10 @@ def place_of(deviations: float, inner: Sequence[float]) -> float:
     """
     if abs(deviations) >= SIGMAS:
         return deviations / SIGMAS
-    return _along(deviations, (-SIGMAS, *DEVIATIONS, SIGMAS), (-1.0, *inner, 1.0))
-
-
-def deviations_of(place: float, inner: Sequence[float]) -> float:
-    """The other way round.
-
-    >>> deviations_of(0.1, (-0.6, -0.2, 0.1, 0.4, 0.7)), deviations_of(-2.0, NORMAL)
-    (0.0, -3.29)
-    """
-    if abs(place) >= 1.0:
-        return place * SIGMAS
-    return _along(place, (-1.0, *inner, 1.0), (-SIGMAS, *DEVIATIONS, SIGMAS))
-
-
-def _along(at: float, places: Sequence[float], values: Sequence[float]) -> float:
-    """Linear between places that rise, from the first of which to below the last it stands."""
-    n = bisect(places, at)
+    places, values = (-SIGMAS, *DEVIATIONS, SIGMAS), (-1.0, *inner, 1.0)
+    n = bisect(places, deviations)
     (low, high), (one, other) = places[n - 1 : n + 1], values[n - 1 : n + 1]
-    return one + (at - low) / (high - low) * (other - one)
+    return one + (deviations - low) / (high - low) * (other - one)
 
 
 def chance(feels: Feels, objective: Objective, asked: float = 0.0) -> float | None:

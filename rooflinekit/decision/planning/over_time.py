@@ -14,7 +14,7 @@ from rooflinekit.decision.economics.commitments import Paid, Spot, Table, Tco, p
 from rooflinekit.decision.economics.price import MONTH_HOURS
 from rooflinekit.decision.planning.cost import Tariff, cold_start_s, fleet_watts
 from rooflinekit.decision.planning.demand import Course, Demand, Profile
-from rooflinekit.decision.planning.fleet import Option, Replica, loaded_feels
+from rooflinekit.decision.planning.fleet import Option, Replica
 from rooflinekit.decision.planning.objective import attained
 from rooflinekit.decision.planning.rank import Ranked
 from rooflinekit.decision.planning.replay import run_varying
@@ -173,7 +173,7 @@ class _Shares:
         loads = np.linspace(curve.loads[0], min(knee, curve.loads[-1]), _LOADS)
         within, inside = [], []
         for load in loads.tolist():
-            feels = loaded_feels(part.bearer, seen, load)
+            feels = part.bearer.feels(seen, load)
             within.append([attained(feels, each, part.deviations) for each in question.slo])
             inside.append(load * feels(1.0).value("e2el", None))
         bears = part.ability.load * (1.0 - question.reserve.headroom)

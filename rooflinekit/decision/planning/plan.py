@@ -385,11 +385,6 @@ def _measured_in_words(candidates: Sequence[Candidate]) -> str | None:
     return f"The cheapest with measured kernels is {other.name} on {other.gpu}: {_gpus(other.gpus)}{money}."
 
 
-def _worth(measure: Sequence[Measurement]) -> str:
-    """The measurement that pays most."""
-    return f"A measurement would pay: {measure[0]} (-v has the commands)." if measure else ""
-
-
 def _why(candidates: Sequence[Candidate], lost: Sequence[Candidate], question: PlanQuestion) -> str:
     """Sentence on the limit of the best, and how much dearer the next accelerator or fleet is."""
     best = candidates[0]
@@ -545,14 +540,17 @@ def read_question(
     refuse_undecoded(objectives, demand.osl.mean)
     reserve = _reserve(names, given)
     demand = replace(demand, reach=1.0 / (1.0 - reserve.headroom))
+    shared = part_of(given, ("memory_fraction", "activations", "system", *options_of(Steps)))
+    shared |= {"images": images.count, "image_size": given.get("image_size", IMAGE_SIZE)} if images else {}
+    adapters = {"lora_rank": 0, "lora_adapters": 1} | part_of(given, ("lora_rank", "lora_adapters"))
+    shared |= adapters if adapters["lora_rank"] or adapters["lora_adapters"] > 1 else {}
     space = {each.name: given[each.name] for each in fields(Space) if each.name in given}
-    space["steps"] = part_of(given, options_of(Steps))
     several = {key: _listed(key, value) for key, value in space.items() if key in _SPACE_LISTS}
     return PlanQuestion(
         model=str(model),
         demand=demand,
         slo=objectives,
-        space=Space(**space | several | {"gpus": names, "drafts": tuple(_drafts(loaded, given))}),
+        space=Space(**space | several | {"gpus": names, "shared": shared, "drafts": tuple(_drafts(loaded, given))}),
         reserve=reserve,
         tariff=read_tariff(names, given, demand),
         calibration=given.get("calibration"),
@@ -685,6 +683,7 @@ def plan(
     except KeyboardInterrupt:  # the plan is known
         found.interrupted = True
     expected, measured = _expected_in_words(order, question), _measured_in_words(candidates)
+    pays = f"A measurement would pay: {measure[0]} (-v has the commands)." if measure else ""
     return PlanAnswer(
         version=__version__,
         model=load_model(question.model).value.name,
@@ -693,7 +692,7 @@ def plan(
         slo=tuple(map(str, question.slo)),
         confidence=question.confidence,
         answer=answer_in_words(best, question, [each for each in (expected, measured) if each]),
-        summary=tuple(filter(None, (_why(candidates, lost, question), expected, measured, _worth(measure), router))),
+        summary=tuple(filter(None, (_why(candidates, lost, question), expected, measured, pays, router))),
         expected=expected,
         measured=measured,
         router=router,
@@ -746,7 +745,8 @@ def candidate_of(question: PlanQuestion, entry: Ranked) -> Candidate:
     demand, option = question.demand, entry.option
     feels = option.feels(demand)
     felt = feels(1.0)
-    played, requests, seen = "", sum(_requests(part, demand) for part in option.parts), felt
+    requests = sum(int(part.played(demand).played.counted.sum()) for part in option.parts)
+    played, seen = f"{requests:,} requests at the peak", felt
     errors = {str(each): error for each in question.slo if (error := _error(option, demand, each)) is not None}
     if entry.replayed is not None:
         played, requests, seen, errors = entry.replayed.played, entry.replayed.requests, entry.replayed.felt, {}
@@ -763,15 +763,11 @@ def candidate_of(question: PlanQuestion, entry: Ranked) -> Candidate:
         probability={str(each): chance(feels, each, option.deviations) for each in question.slo},
         errors=errors,
         requests=requests,
-        played=played or f"{requests:,} requests at the peak",
+        played=played,
         expected_gpus=entry.expected.gpus,
         hosts=hosts_of(((f"{_ROLES.get(part.role, '')}{split_name(part.replica.scenario)}", part)
                        for part in option.parts), question.reserve.rack),
     )  # fmt: skip
-
-
-def _requests(part: Part, demand: Demand) -> int:
-    return int(part.played(demand).played.counted.sum())
 
 
 def _error(option: Option, demand: Demand, objective: Objective) -> float | None:
@@ -794,14 +790,11 @@ def _interval(question: PlanQuestion, option: Option) -> dict[str, list[float | 
         ends = []
         for end in (-SIGMAS, SIGMAS):
             steps, further = felt.factors(each.metric, end)
-            ends.append(_ms(each.value(feels(steps)) * further))
+            seconds = each.value(feels(steps)) * further
+            ends.append(seconds * 1e3 if math.isfinite(seconds) else None)
         of = f"{each.of}_" if each.of else ""
         found[of + f"{each.statistic}_{each.metric}_ms".removeprefix("mean_")] = ends
     return found
-
-
-def _ms(seconds: float) -> float | None:
-    return seconds * 1e3 if math.isfinite(seconds) else None
 
 
 def _fleet(question: PlanQuestion, part: Part, expected: Part, known: bool) -> Fleet:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from rooflinekit.decision.economics.price import MONTH_HOURS
 from rooflinekit.decision.planning.cost import fleet_watts
 from rooflinekit.decision.planning.demand import Demand
-from rooflinekit.decision.planning.fleet import Option, Part, lay_out, remembering
+from rooflinekit.decision.planning.fleet import Option, Part, lay_out
 from rooflinekit.decision.planning.objective import Objective
 from rooflinekit.decision.planning.replay import Replayed, needs_replay, replay
 from rooflinekit.decision.planning.search import Found, PlanQuestion, Refusal, longest_admitted, refused_fleet
@@ -441,5 +441,5 @@ def _laid_out(question: PlanQuestion, part: Part, case: _Case) -> Part:
         scenario["max_model_len"] = longest_admitted(old.predictor.plan.model, demand, Found())
     new = lay_out(question.model, old.scenario["gpu"], scenario | (case.scenario or {}), demand, question.calibration)
     if old.kept is not None:
-        new = remembering(new, demand, old.kept.tiers, part.working)
+        new = new.remembering(demand, old.kept.tiers, part.working)
     return replace(part, bearer=replace(part.bearer, replica=new))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from os import PathLike
 from typing import Any, Unpack
 
@@ -21,7 +20,6 @@ from rooflinekit.decision.economics.price import (
 )
 from rooflinekit.decision.sensitivity.moves import (
     METRICS,
-    NO_CHANGE,
     Advice,
     MoveAnswer,
     MoveQuestion,
@@ -31,16 +29,11 @@ from rooflinekit.decision.sensitivity.moves import (
     Tried,
     best,
     candidates,
-    chunks,
-    crowd,
-    engines,
-    formats,
-    joules_per_token,
     move,
+    moves,
     operate,
     overload,
     said_best,
-    split,
     try_move,
     weaker,
 )
@@ -54,7 +47,6 @@ from rooflinekit.load.answer import AskedLoad
 from rooflinekit.load.lengths import LogNormal
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.serving.energy import static_power
-from rooflinekit.model.step import Plan
 from rooflinekit.model.timing.calibrated import BORROWED, FamilyFit, Fits
 from rooflinekit.model.timing.forms import parameters
 from rooflinekit.model.types.answer import DeploymentAnswer
@@ -62,40 +54,12 @@ from rooflinekit.model.types.batch import Batch, positive
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.kernel import Kernel
-from rooflinekit.model.types.model import Attention, LatentAttention, Model
 from rooflinekit.model.types.speculation import Speculation
-from rooflinekit.model.types.units import percent
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_accelerator, load_model, names
 from rooflinekit.specs.calibration.choose import for_serving
 from rooflinekit.specs.calibration.evidence import measured_here
 from rooflinekit.specs.calibration.load import calibration_names, kernel_entry, load_calibration
-
-_RANK, _ROTARY = 4, 2  # DeepSeek-V2 (arXiv:2405.04434), 2.1: a latent of 4 heads, and a rotary part of half a head
-
-
-def latent_variant(model: Model) -> Model:
-    """The model with multi-head latent attention in place of full softmax attention, its width and heads kept.
-
-    A latent of 4 head dimensions and a rotary part of half a one, as DeepSeek-V2 has (arXiv:2405.04434, section 2.1).
-
-    >>> from rooflinekit.model.cache import model_cache_law
-    >>> from rooflinekit.specs import load_model
-    >>> gqa = load_model("llama-3-8b").value
-    >>> model_cache_law(gqa).bytes_per_token, model_cache_law(latent_variant(gqa)).bytes_per_token  # 32 · 576 · 2 B
-    (131072.0, 36864.0)
-    """
-    layers = []
-    for layer in model.layers:
-        mixer = layer.mixer
-        if isinstance(mixer, Attention) and mixer.window is None and mixer.chunk is None:
-            d = mixer.head_dim
-            latent = LatentAttention(mixer.heads, None, _RANK * d, d, d // _ROTARY, mixer.v_head_dim)
-            layers.append(replace(layer, mixer=latent))
-        else:
-            layers.append(layer)
-    return replace(model, name=f"{model.name} with MLA", layers=tuple(layers))
-
 
 RESOURCES = ("bandwidth", "flops", "network", "power", "launch", "host")
 """Rates of memory, arithmetic and links; the board's power limit; latencies of kernels; time of the engine's host."""
@@ -144,7 +108,9 @@ def elasticities(predictor: Predictor, question: MoveQuestion) -> tuple[Elastici
     ratio = _FINE
     if question.load is not None:
         question, ratio = replace(question, load=_smooth(question.load)), _STEP
-    return (*_resources(predictor, question, ratio), *_counts(predictor, question))
+    ends = math.sqrt(1.0 / ratio), math.sqrt(ratio)  # a resource a little scarcer and a little more plentiful
+    asked = ((name, [question.ask(scaled(predictor, name, end)) for end in ends]) for name in RESOURCES)
+    return (*(_between(name, ratio, *answers) for name, answers in asked), *_counts(predictor, question))
 
 
 def _smooth(load: AskedLoad) -> AskedLoad:
@@ -154,13 +120,6 @@ def _smooth(load: AskedLoad) -> AskedLoad:
         load = load if load.users is None else replace(load, requests=max(load.counted, _MANY), warmup=load.filling)
     isl, osl = (LogNormal(each.mean, _FIFTH) for each in (load.isl, load.osl))
     return replace(load, isl=isl, osl=osl) if load.equal else load
-
-
-def _resources(predictor: Predictor, question: MoveQuestion, ratio: float) -> Iterator[Elasticity]:
-    """Each from two answers, with a resource a little scarcer and a little more plentiful."""
-    for name in RESOURCES:
-        ends = math.sqrt(1.0 / ratio), math.sqrt(ratio)
-        yield _between(name, ratio, *(question.ask(scaled(predictor, name, end)) for end in ends))
 
 
 def _between(name: str, ratio: float, below: MoveAnswer, above: MoveAnswer) -> Elasticity:
@@ -376,8 +335,6 @@ def _named(engine: str, chip: str, key: str) -> str:
     return str(entry.get("kernel", f"{engine}'s own"))
 
 
-__all__ = ["NO_CHANGE", "Balance", "Levers", "MoveResult", "balance", "levers"]
-
 _MOST = 1e9  # sequences or tokens beyond which no crossing is looked for
 _ROUNDS = 100
 
@@ -506,83 +463,11 @@ def in_words(
     return " ".join([said_best(advised), reads, crossings, last + ("less." if most.tpot < 0 else "more.")])
 
 
-_CAVEATS = {
-    "prefix": "none for quality; the share of prompts that hit is given, not predicted",
-    "draft": "none if verified exactly; the acceptance is given, and depends on the text",
-    "mla": "another model, which has to be trained",
-    "gpu": "none for quality; another machine",
-    "cap": "none for quality; prompts take longer",
-}
-
-
-def moves(  # noqa: PLR0913, PLR0917 - what there is to try
-    setting: Setting, plan: Plan, prefix: float | None = None, draft: Speculation | None = None,
-    gpus: Mapping[str, float | None] | None = None, models: Sequence[str] = (), kernels: Sequence[Backend] = (),
-) -> Iterator[Tried]:  # fmt: skip
-    """Every move, possible or not; whether it runs and fits is for the caller to find out.
-
-    prefix: share of each prompt that is in the cache; gpus: accelerators to try with the USD of their hour, if known;
-    kernels: measured ones to try in place of the present.
-    """
-    yield from formats(setting, plan)
-    yield from split(setting, plan)
-    yield crowd(setting)
-    yield from chunks(setting, plan)
-    yield from engines(setting, plan)
-    yield from map(partial(_backend, setting), kernels)
-    yield from _requests(setting, prefix, draft)
-    for name, hour in (gpus or {}).items():  # with the same split, or with more of them where they are too small
-        there = replace(setting, gpu=name, usd_per_gpu_hour=hour).on(system=None)
-        wider = (there.on(tp=setting.deployment.tp * factor) for factor in (2, 4, 8))
-        present = load_accelerator(name).value.name == plan.system.accelerator.name
-        yield move(f"gpu {name}", {"gpu": name}, _CAVEATS["gpu"], there, *wider,
-                   needs="it is the present one" if present else "")  # fmt: skip
-    gpu = plan.system.accelerator
-    if gpu.power is not None and setting.deployment.power_cap is None:  # the cap with the fewest joules a token
-        caps = [round(share * gpu.tdp_w) for share in _CAPS]
-        capped = {cap: setting.on(power_cap=float(cap)) for cap in caps}
-        work = setting.question.work
-        cap = min(caps, key=lambda cap: (joules_per_token(capped[cap].resolved()[0], work) or 0.0, cap))
-        yield move(f"power cap {cap} W", {"power_cap": cap}, _CAVEATS["cap"], capped[cap])
-    mixers, needs = {layer.mixer for layer in plan.model.layers}, ""
-    if any(isinstance(mixer, LatentAttention) for mixer in mixers):
-        needs = "the model has latent attention already"
-    elif not any(isinstance(mixer, Attention) and not mixer.window and not mixer.chunk for mixer in mixers):
-        needs = "the model has no full attention layers"
-    yield move("MLA model", {}, _CAVEATS["mla"], replace(setting, model_change=latent_variant),
-               needs=needs, option="another model")  # fmt: skip
-    for name in models:
-        yield move(f"model {name}", {"model": name}, "another model", replace(setting, model=name), option=name)
-
-
 def _backend(setting: Setting, backend: Backend) -> Tried:
     """Another measured kernel in one role."""
     caveat = f"none for quality; {backend.kernel} in place of {backend.present}"
     how = backend.flag or f"--engine {backend.engine}"
     return move(backend.name, {}, caveat, replace(setting, kernel=(backend.key, backend.fit)), option=how)
-
-
-_CAPS = (0.5, 0.6, 0.7, 0.8, 0.9)  # of the rated power: what is tried as a cap
-
-
-def _requests(setting: Setting, share: float | None, draft: Speculation | None) -> Iterator[Tried]:
-    """A prefix cache, and a draft: both need what nobody predicts."""
-    work, name, caveat = setting.question.work, "prefix cache", _CAVEATS["prefix"]
-    if share is None:
-        needs = "give --prefix, the share of each prompt that is cached"
-        yield move(name, {}, caveat, needs=needs, option="--prefix SHARE")
-    else:
-        cached = min(float(round(share * float(work.isl))), float(work.isl) - 1.0)
-        needs = f"{work.cached:.0f} tokens are cached already" if cached <= float(work.cached) else ""
-        hits = replace(setting, question=setting.question.scaled(cached=cached))
-        yield move(name if needs else f"{name} {percent(share)}", {"cached": int(cached)}, caveat, hits, needs=needs)
-    if draft is None:
-        needs = "give --draft, --draft-tokens and --acceptance: none is assumed"
-        yield move("speculation", {}, _CAVEATS["draft"], needs=needs, option="--draft")
-    else:
-        rates = ",".join(f"{rate:g}" for rate in draft.acceptance)
-        changes = {"draft": draft.draft, "draft_tokens": draft.draft_tokens, "acceptance": rates}
-        yield move(f"draft {draft.draft}", changes, _CAVEATS["draft"], replace(setting, draft=draft))
 
 
 @dataclass(frozen=True)
@@ -741,7 +626,9 @@ def levers(
     notes += map(str, kernels)
     if fastest:
         notes.append(f"no measured kernel is clearly faster than {plan.deployment.engine}'s own: {', '.join(fastest)}")
-    changes = moves(setting, plan, given.get("prefix"), draft, hours, models, kernels)
+    changes = moves(
+        setting, plan, given.get("prefix"), draft, hours, models, [_backend(setting, each) for each in kernels]
+    )
     tried = [try_move(each, setting, answer, warnings) for each in changes]
     first = {each.move for each, _ in candidates(setting, predictor, made["evidence"], answer.running)}
     advised = best((each for each in tried if each.move in first), made["evidence"], answer.gpus, load is not None)

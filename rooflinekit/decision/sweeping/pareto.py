@@ -167,24 +167,13 @@ def on_front(losses: NDArray[np.float64]) -> NDArray[np.bool_]:
     if not len(known):
         return result
     points, back = np.unique(losses[known], axis=0, return_inverse=True)  # sorted by rows; equal rows become one
-    result[known] = (_two(points) if losses.shape[1] == 2 else _many(points))[back.ravel()]
-    return result
-
-
-def _two(points: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """The front of two columns: the second has to be less than it ever was before."""
-    least = np.minimum.accumulate(points[:, 1])
-    return np.concatenate([[True], points[1:, 1] < least[:-1]])
-
-
-def _many(points: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """The first that is left is on the front, and removes what it beats: all differ, so at most as large is smaller."""
     standing, alive = np.zeros(len(points), bool), np.arange(len(points))
-    while len(alive):
+    while len(alive):  # the first that is left is on the front, and removes what it beats: all differ
         first, alive = alive[0], alive[1:]
         standing[first] = True
         alive = alive[~(points[first] <= points[alive]).all(axis=1)]
-    return standing
+    result[known] = standing[back.ravel()]
+    return result
 
 
 USER, GPU = "output_tok_s_per_user", "output_tok_s_per_gpu"

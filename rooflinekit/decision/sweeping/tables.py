@@ -9,18 +9,24 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pandas as pd
 
-from rooflinekit.decision.sweeping.answer import Rows
 from rooflinekit.estimation.frames import INPUT_COLUMNS, input_names
 from rooflinekit.model.types.errors import InputError, InterruptedRunError, needing
 from rooflinekit.specs.delimited import cells_checked, read_delimited, read_table
 from rooflinekit.specs.escaping import csv_table
 from rooflinekit.specs.writing import open_workbook, whole, write_whole
 from rooflinekit.version import __version__
+
+FAULT = "\0fault"
+"""A column that a reader adds: why a row cannot be read, empty where it can."""
+
+Rows: TypeAlias = Callable[[], pd.DataFrame]
+"""Rows that travel to where they are answered, and are made there."""
 
 _STEP = 262_144  # rows read at once
 
@@ -152,17 +158,13 @@ class ParquetTable(_Table):
 
     def parts(self) -> Iterator[pd.DataFrame]:
         """All rows; whole numbers stay whole where cells are empty, so that all pieces have the same types."""
-        import pyarrow as pa  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: PLC0415 - optional
-
+        pa, _ = need_parquet(self.path)
         kinds = {pa.int64(): pd.Int64Dtype(), pa.int32(): pd.Int32Dtype(), pa.bool_(): pd.BooleanDtype()}
         return (batch.to_pandas(types_mapper=kinds.get) for batch in self._file.iter_batches(_STEP))
 
     @cached_property
     def _file(self) -> Any:
-        need_parquet(self.path)
-        import pyarrow as pa  # noqa: PLC0415 - optional
-        import pyarrow.parquet as pq  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: PLC0415
-
+        pa, pq = need_parquet(self.path)
         try:
             return pq.ParquetFile(self.path)
         except pa.ArrowInvalid:
@@ -204,9 +206,7 @@ class KeptPieces:
 
     def __contains__(self, number: int) -> bool:
         """True if a piece is finished; one that was cut short is removed, to be answered again."""
-        import pyarrow as pa  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: PLC0415 - optional
-        import pyarrow.parquet as pq  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: PLC0415
-
+        pa, pq = need_parquet("--resume")
         try:
             pq.read_metadata(self._path(number))
         except (OSError, pa.ArrowInvalid):
@@ -236,10 +236,10 @@ class KeptPieces:
         return self.folder / f"{number:06d}.parquet"
 
 
-def need_parquet(what: str) -> None:
-    """Refuse what needs Parquet where pyarrow is not installed."""
+def need_parquet(what: str) -> tuple[Any, Any]:
+    """Return pyarrow and its Parquet module; refuse what needs them where they are not installed."""
     with needing(f"{what} (Parquet)", "accuracy"):
-        import pyarrow  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: F401, PLC0415 - optional
+        return import_module("pyarrow"), import_module("pyarrow.parquet")
 
 
 Writer: TypeAlias = Callable[[Iterable[pd.DataFrame], Path], None]
@@ -287,9 +287,7 @@ def _write_csv(answers: Iterable[pd.DataFrame], path: Path) -> None:
 
 
 def _write_parquet(answers: Iterable[pd.DataFrame], path: Path) -> None:
-    import pyarrow as pa  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: PLC0415 - optional
-    import pyarrow.parquet as pq  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: PLC0415
-
+    pa, pq = need_parquet(str(path))
     writer = None
     try:
         for part in answers:
