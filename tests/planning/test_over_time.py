@@ -93,7 +93,7 @@ class TestHours:
 
     @given(rate=st.floats(0.0, 900.0), more=st.floats(0.0, 300.0))
     def test_more_requests_never_take_fewer(self, capacity: Capacity, rate: float, more: float) -> None:
-        assert 1 <= capacity.gpus(rate) <= capacity.gpus(rate + more)
+        assert 1 <= capacity.fleet(rate).gpus <= capacity.fleet(rate + more).gpus
 
     @pytest.mark.parametrize("rate", [30.0, 95.0, 210.0, 375.0])
     def test_no_hour_has_one_more_than_it_takes(self, capacity: Capacity, rate: float) -> None:
@@ -404,7 +404,7 @@ class TestBudgets:
         shape = [rate / (sum(DAY) / 24) for rate in profile] if profile else [1.0, 1.0]
         capacity = _capacity(profile=None, rate=solved.value)
         for factor, within in ((0.97, True), (1.03, False)):  # fleets are played: one replica is worth some 3 % here
-            gpus = [capacity.gpus(solved.value * each * factor) for each in shape]
+            gpus = [capacity.fleet(solved.value * each * factor).gpus for each in shape]
             assert (sum(gpus) / len(gpus) * 730 * 3.0 <= budget) is within
 
     def test_the_plan_of_its_rate_costs_no_more(self) -> None:

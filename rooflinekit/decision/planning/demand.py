@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import re
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from datetime import UTC, datetime
@@ -274,11 +273,6 @@ class Demand:
             if all(abs(window.start - other.start) >= self.span_s for other in found):
                 found.append(window)
         return sorted(found, key=lambda window: window.start)
-
-    def requests(self, window: Window) -> tuple[int, int]:
-        """Places of its first request and of the one after its last."""
-        assert self.trace is not None
-        return bisect_left(self.trace.time, window.start), bisect_left(self.trace.time, window.end)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the demand as JSON; prompts by their text."""

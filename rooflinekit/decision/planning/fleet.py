@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rooflinekit.decision.planning.demand import Demand, Kept, Mix, beside
-from rooflinekit.decision.planning.objective import METRICS, Feels, Felt, Objective, Span, missed, slowest
+from rooflinekit.decision.planning.objective import METRICS, Ends, Feels, Felt, Objective, missed, slowest
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.estimation.options import part_of
 from rooflinekit.estimation.scenario import SPECULATION_KEYS
@@ -338,21 +338,16 @@ def _felt(low: LoadPlay, share: float, high: LoadPlay, read: Callable[[str, floa
     stable = low.stable and (share == 0.0 or high.stable)
     if low.predictor.plan.calibration is None:
         return Felt(read, stable)
-    spans = _spans(low)
-    reaches = {metric: low.reach(metric, span) for metric, span in spans.items()}
-    ends = {metric: reach.factors() for metric, reach in reaches.items()}
-    moved = {metric: (ends[metric][0] / less, ends[metric][1] / more) for metric, (less, more) in spans.items()}
-    inner = {metric: reach.inner for metric, reach in reaches.items()}
+    ends = {}
+    for metric, span in _spans(low).items():
+        reach = low.reach(metric, span)
+        less, more = reach.factors()
+        ends[metric] = Ends(span, (less / span[0], more / span[1]), reach.inner)
     first = low.samples["ttft"].mean / low.samples["e2e"].mean
-    whole = [tuple(first * a + (1.0 - first) * b for a, b in zip(each["ttft"], each["tpot"], strict=True))
-             for each in (spans, moved, inner)]  # fmt: skip
-    return Felt(
-        read, stable, spans | {"e2el": (whole[0][0], whole[0][1])}, moved | {"e2el": (whole[1][0], whole[1][1])},
-        inner | {"e2el": whole[2]},
-    )  # fmt: skip
+    return Felt(read, stable, ends | {"e2el": ends["ttft"].with_tokens(ends["tpot"], first)})
 
 
-def _spans(played: LoadPlay) -> dict[str, Span]:
+def _spans(played: LoadPlay) -> dict[str, tuple[float, float]]:
     """Ends of the steps that TTFT and TPOT are made of, over what is expected; the front end takes what it takes."""
     decode, prompt = (
         (float(step.low / step.expected), float(step.high / step.expected)) for step in (played.decode, played.prompt)
@@ -485,15 +480,10 @@ def joined(first: Felt, after: Felt) -> Felt:
         square = sum(math.copysign(part * part, part) for part in parts)
         return begun + rest + math.copysign(math.sqrt(abs(square)), square)
 
-    def both(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-        if not (one and other and stable):
-            return {}
-        weight = begun / (begun + rest)
-        whole = tuple(weight * a + (1.0 - weight) * b for a, b in zip(one["ttft"], other["tpot"], strict=True))
-        return {"ttft": one["ttft"], "tpot": other["tpot"], "e2el": whole}
-
-    return Felt(read, True, both(first.spans, after.spans), both(first.moved, after.moved),
-                both(first.inner, after.inner))  # fmt: skip
+    if not (first.ends and after.ends and stable):
+        return Felt(read)
+    ttft, tpot = first.ends["ttft"], after.ends["tpot"]
+    return Felt(read, ends={"ttft": ttft, "tpot": tpot, "e2el": ttft.with_tokens(tpot, begun / (begun + rest))})
 
 
 @dataclass(frozen=True)

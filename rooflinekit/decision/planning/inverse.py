@@ -481,16 +481,14 @@ def _paid_options(question: PlanQuestion, course: Course, budget: float) -> list
 
 def monthly(capacity: Capacity, course: Course) -> float:
     """Cost of the fleet in the first month, by the hour [USD]."""
-    price = capacity.question.tariff.price(capacity.option.names[0]) or 0.0
-    return float(gpu_table(capacity, course)[0] @ course.month_hours) * price
+    return float(gpu_table(capacity, course)[0] @ course.month_hours) * (capacity.price or 0.0)
 
 
 def _paid_for(capacity: Capacity, course: Course, budget: float) -> float:
     """The largest mean rate that costs no more [1/s]; 0 where nothing does. More requests never cost less."""
-    limit = capacity.question.reserve.limit(capacity.option.names[0])
 
     def pays(rate: float) -> bool:
-        within = capacity.gpus(rate * course.profile.peak) <= limit
+        within = capacity.fleet(rate * course.profile.peak).gpus <= capacity.limit
         return within and monthly(capacity, Course(course.profile.scaled(rate))) <= budget * (1.0 + _CLOSE)
 
     low, high = _LEAST, _LEAST
@@ -509,7 +507,7 @@ def _of_budget(question: PlanQuestion, capacity: Capacity, course: Course, rate:
     pieces = [f"{part.replicas} {'' if part.role == 'serve' else part.role + ' '}x "
               f"{deployment_name(part.replica.scenario)}" for part in fleet.parts]  # fmt: skip
     peak = f", {top:.4g} at the peak of {course.profile.name}" if len(course.profile.rates) > 1 else ""
-    binds = "limit" if capacity.gpus(top * (1.0 + _ROUGH)) > question.reserve.limit(fleet.names[0]) else "budget"
+    binds = "limit" if capacity.fleet(top * (1.0 + _ROUGH)).gpus > capacity.limit else "budget"
     answer = (
         f"The largest rate is {rate:.4g} requests/s{peak}: {fleet.gpus:,} GPUs as {' + '.join(pieces)} cost "
         f"${cost:,.0f} of the ${budget:,.0f} a month."

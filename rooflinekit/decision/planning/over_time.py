@@ -19,6 +19,7 @@ from rooflinekit.decision.planning.objective import attained
 from rooflinekit.decision.planning.rank import Ranked
 from rooflinekit.decision.planning.replay import run_varying
 from rooflinekit.decision.planning.search import PlanQuestion
+from rooflinekit.estimation.options import part_of
 from rooflinekit.model.power import plug_power
 from rooflinekit.model.types.answer import Plain, Tabled
 from rooflinekit.model.types.batch import whole_number
@@ -51,9 +52,15 @@ class Capacity:
             )  # fmt: skip
         return self._fleets[rate]
 
-    def gpus(self, rate: float) -> int:
-        """Accelerators that carry a rate."""
-        return self.fleet(rate).gpus
+    @property
+    def price(self) -> float | None:
+        """An hour of an accelerator [USD]; None where nobody knows."""
+        return self.question.tariff.price(self.option.names[0])
+
+    @property
+    def limit(self) -> float:
+        """Accelerators that there are."""
+        return self.question.reserve.limit(self.option.names[0])
 
 
 PERIOD_S, TOLERANCE = 15.0, 0.1
@@ -187,18 +194,15 @@ class Bounds:
     The default of that is the stabilisation window of Kubernetes' Horizontal Pod Autoscaler.
     """
 
-    least: int = 1
-    most: float = math.inf
-    cooldown_s: float = 300.0
+    min_replicas: int = 1
+    max_replicas: float = math.inf
+    cooldown: float = 300.0
 
     def __post_init__(self) -> None:
-        if self.most < self.least:
-            raise WorkloadError(f"max_replicas must be at least min_replicas ({self.least}), not {self.most}")
-
-    @property
-    def looks(self) -> int:
-        """Looks within the cooldown."""
-        return max(round(self.cooldown_s / PERIOD_S), 1)
+        if self.max_replicas < self.min_replicas:
+            raise WorkloadError(
+                f"max_replicas must be at least min_replicas ({self.min_replicas}), not {self.max_replicas}"
+            )
 
 
 def autoscaled(
@@ -290,18 +294,18 @@ def _played(  # noqa: PLR0915 - one loop over time
     question, shares = capacity.question, _Shares.of(capacity)
     hours = min(profile.span, _LONGEST_H)
     rates = looked_at(profile, hours)
-    count = len(rates)
+    count, looks = len(rates), max(round(bounds.cooldown / PERIOD_S), 1)  # those within the cooldown
     seen = _counted(rates, question.demand.arrival_cv, question.seed)
     cold = np.array([max(math.ceil(start / PERIOD_S), 1) for start, *_ in settings])
     target = np.array([target for *_, target in settings]) * shares.bears
     kinds = np.array([POLICIES.index(policy) for _, policy, _ in settings])
-    ahead = np.stack([_largest_ahead(rates, int(wait) + bounds.looks) for wait in np.unique(cold)])
+    ahead = np.stack([_largest_ahead(rates, int(wait) + looks) for wait in np.unique(cold)])
     which = np.searchsorted(np.unique(cold), cold)
-    spare, least = capacity.option.parts[0].spare, float(bounds.least)
-    ready = np.clip(np.ceil(rates[0] / target), least, bounds.most)
+    spare, least = capacity.option.parts[0].spare, float(bounds.min_replicas)
+    ready = np.clip(np.ceil(rates[0] / target), least, bounds.max_replicas)
     backlog = np.zeros(len(settings))
     ring = np.zeros((int(cold.max()) + 1, len(settings)))  # replicas that come at each of the next looks
-    asked = np.tile(ready, (bounds.looks, 1))  # what was wanted in the cooldown
+    asked = np.tile(ready, (looks, 1))  # what was wanted in the cooldown
     paid, changes, reversals, direction = (np.zeros(len(settings)) for _ in range(4))
     most, met = ready.copy(), np.zeros((len(question.slo), len(settings)))
     served = np.empty((count, len(settings)), int)
@@ -324,7 +328,7 @@ def _played(  # noqa: PLR0915 - one loop over time
         by_rate = np.maximum(seen[look] / target, np.where(kinds == 2, ahead[which, look] / target, 0.0))
         raw = np.where(kinds == 1, ready * inside * (seen[look] / max(rate, 1e-12)) / aims, by_rate)
         owned = ready + ring.sum(axis=0)
-        now = np.where(np.abs(raw / owned - 1.0) <= TOLERANCE, owned, np.clip(np.ceil(raw), least, bounds.most))
+        now = np.where(np.abs(raw / owned - 1.0) <= TOLERANCE, owned, np.clip(np.ceil(raw), least, bounds.max_replicas))
         asked[look % len(asked)] = now
         more = np.maximum(now - owned, 0.0)
         ring[(look + cold) % len(ring), every] += more
@@ -335,7 +339,7 @@ def _played(  # noqa: PLR0915 - one loop over time
         reversals += (turn != 0.0) & (direction != 0.0) & (turn != direction)
         direction = np.where(turn != 0.0, turn, direction)
         most = np.maximum(most, owned + more)
-    gpus, price = capacity.option.parts[0].replica.gpus, question.tariff.price(capacity.option.names[0])
+    gpus, price = capacity.option.parts[0].replica.gpus, capacity.price
 
     def told(place: int) -> Scaled:
         start, policy, aim = settings[place]
@@ -471,19 +475,17 @@ def over_time(question: PlanQuestion, course: Course, order: Sequence[Ranked], n
 def _hourly(capacity: Capacity, course: Course) -> tuple[float, float]:
     """Dollars (without a price infinitely many) and hours of accelerators of all months, by the hour."""
     whole = float((gpu_table(capacity, course) * course.month_hours).sum())
-    price = capacity.question.tariff.price(capacity.option.names[0])
-    return (math.inf if price is None else round(whole * price, 6)), whole
+    return (math.inf if capacity.price is None else round(whole * capacity.price, 6)), whole
 
 
 def gpu_table(capacity: Capacity, course: Course) -> Table:
     """Accelerators in each interval of each month, (months, intervals)."""
     rates = course.profile.rates
-    return np.array([[capacity.gpus(rate * factor) for rate in rates] for factor in course.factors], float)
+    return np.array([[capacity.fleet(rate * factor).gpus for rate in rates] for factor in course.factors], float)
 
 
 def _told(capacity: Capacity, course: Course, rank: int, name: str) -> OverTime:
-    profile, gpus = course.profile, gpu_table(capacity, course)
-    price = capacity.question.tariff.price(capacity.option.names[0])
+    profile, gpus, price = course.profile, gpu_table(capacity, course), capacity.price
     intervals: list[Interval] = []
     months: list[Month] = []
     for month, factor in enumerate(course.factors, 1):
@@ -531,8 +533,7 @@ def _autoscaling(capacity: Capacity, course: Course) -> Autoscaling | None:
     minutes = course.scaling.get("cold_start") or _COLD_STARTS
     several = [minutes] if isinstance(minutes, int) else minutes
     capacity.question.progress("policies", 0, 1)
-    given = {"least": "min_replicas", "most": "max_replicas", "cooldown_s": "cooldown"}
-    bounds = Bounds(**{key: course.scaling[name] for key, name in given.items() if name in course.scaling})
+    bounds = Bounds(**part_of(course.scaling, ("min_replicas", "max_replicas", "cooldown")))
     starts = [60.0 * whole_number(each, "cold_start") for each in several]
     return autoscaled(capacity, course.profile, cold, starts, bounds)
 
@@ -574,9 +575,8 @@ def _paid(capacity: Capacity, course: Course, gpus: Table) -> tuple[Paid, ...]:
 
 
 def _warnings(capacity: Capacity, course: Course, months: Sequence[Month], paid: Sequence[Paid]) -> Iterator[str]:
-    limit = capacity.question.reserve.limit(capacity.option.names[0])
-    if over := next((row for row in months if row.gpus > limit), None):
-        yield f"month {over.month} takes {over.gpus:,} GPUs, more than the {limit:,.0f} that there are"
+    if over := next((row for row in months if row.gpus > capacity.limit), None):
+        yield f"month {over.month} takes {over.gpus:,} GPUs, more than the {capacity.limit:,.0f} that there are"
     if uneven := course.profile.uneven:
         yield uneven
     yield "the load of an interval is its mean: what is busier within it needs --headroom, or shorter intervals"

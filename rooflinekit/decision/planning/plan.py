@@ -785,7 +785,7 @@ def _interval(question: PlanQuestion, option: Option) -> dict[str, list[float | 
     felt = feels(1.0)
     means = [Objective(metric, None, math.inf) for metric in ("ttft", "tpot")]
     for each in (*means, *(each for each in question.slo if each.share is not None)):
-        if each.metric not in felt.spans:
+        if each.metric not in felt.ends:
             continue
         ends = []
         for end in (-SIGMAS, SIGMAS):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -374,50 +373,37 @@ def swings(question: PlanQuestion, option: Option) -> list[Swing]:
     >>> rate.less.gpus <= found.best.gpus <= rate.more.gpus
     True
     """
-    cases = dict(_cases(question, option))
+    less, more = (dict(_cases(question, option, factor)) for factor in _FACTORS)
     found = []
-    for place, (name, case) in enumerate(cases.items()):
-        question.progress("size the fleet with assumptions a fifth off", place, len(cases))
-        found.append(Swing(name, *(_sized(question, option, case(factor)) for factor in _FACTORS)))
+    for place, name in enumerate(less):
+        question.progress("size the fleet with assumptions a fifth off", place, len(less))
+        found.append(Swing(name, *(_sized(question, option, cases[name]) for cases in (less, more))))
     if (hour := question.tariff.per_hour(option)) is not None:  # the fleet stays, replayed or not
         found.append(Swing("price of a GPU", *(Sized(option.gpus, hour * each * MONTH_HOURS) for each in _FACTORS)))
     return sorted(found, key=lambda swing: -swing.reach)
 
 
-def _cases(question: PlanQuestion, option: Option) -> Iterator[tuple[str, Callable[[float], _Case]]]:
+def _cases(question: PlanQuestion, option: Option, factor: float) -> Iterator[tuple[str, _Case]]:
     """The question with each assumption times a factor. A trace and sessions bring their own lengths."""
-    demand, slo = question.demand, question.slo
-
-    def load(factor: float) -> _Case:
-        more = factor * demand.mean_load
-        return _Case(replace(demand, users=more) if demand.closed else replace(demand, rate=more), slo)
-
-    def prompts(factor: float) -> _Case:
-        return _Case(replace(demand, isl=stretched(demand.isl, factor)), slo, scenario={})
-
-    def answers(factor: float) -> _Case:
-        return _Case(replace(demand, osl=stretched(demand.osl, factor)), slo, scenario={})
-
-    def objective(which: Objective, factor: float) -> _Case:
-        return _Case(demand, [replace(each, limit=factor * each.limit) if each is which else each for each in slo])
-
-    def times(factor: float) -> _Case:
-        return _Case(demand, slo, math.copysign(NormalDist().inv_cdf(_SURE), factor - 1.0))
-
-    def acceptance(factor: float) -> _Case:
+    demand, slo, more = question.demand, question.slo, factor * question.demand.mean_load
+    if demand.closed:
+        yield "users", _Case(replace(demand, users=more), slo)
+    else:
+        yield "rate", _Case(replace(demand, rate=more), slo)
+    if demand.trace is None and demand.prefixes is None:
+        yield "prompt length", _Case(replace(demand, isl=stretched(demand.isl, factor)), slo, scenario={})
+        yield "output length", _Case(replace(demand, osl=stretched(demand.osl, factor)), slo, scenario={})
+    yield "step times, 80 % interval", _Case(demand, slo, math.copysign(NormalDist().inv_cdf(_SURE), factor - 1.0))
+    for which in slo:
+        moved = [replace(each, limit=factor * each.limit) if each is which else each for each in slo]
+        yield which.what, _Case(demand, moved)
+    if any("draft" in part.replica.scenario for part in option.parts):
         drafts = [part.replica.predictor for part in option.parts]
         rates = next(each.draft.choice.acceptance for each in drafts if isinstance(each, SpeculativePredictor))
-        return _Case(demand, slo, scenario={"acceptance": [min(rate * factor, 1.0) for rate in rates]})
-
-    yield "users" if demand.closed else "rate", load
-    if demand.trace is None and demand.prefixes is None:
-        yield "prompt length", prompts
-        yield "output length", answers
-    yield "step times, 80 % interval", times
-    for each in slo:
-        yield each.what, partial(objective, each)
-    if any("draft" in part.replica.scenario for part in option.parts):
-        yield "acceptance of drafts", acceptance
+        yield (
+            "acceptance of drafts",
+            _Case(demand, slo, scenario={"acceptance": [min(rate * factor, 1.0) for rate in rates]}),
+        )
 
 
 def _sized(question: PlanQuestion, option: Option, case: _Case) -> Sized:

@@ -121,20 +121,6 @@ def forward_flops(plan: Plan, lengths: Sequence[float]) -> float:
     return float(own) * plan.deployment.tp + float(logits)  # stages are added up, and ranks of dp have their own
 
 
-def train_flops(plan: Plan, lengths: Sequence[float], answers: int) -> float:
-    """FLOPs of training on so many answers, of which these lengths are a sample."""
-    return _PASSES * forward_flops(plan, lengths) * answers / len(lengths)
-
-
-def training_seconds(flops: float, gpus: int, peak: float, mfu: float) -> float:
-    """Time of arithmetic on accelerators that reach a share `mfu` of their peak [s].
-
-    >>> training_seconds(1e18, 10, 1e15, 0.2)
-    500.0
-    """
-    return flops / (gpus * peak * mfu)
-
-
 @dataclass(frozen=True)
 class _Rollout:
     """Facts that all fleets of a question share."""
@@ -162,7 +148,7 @@ class _Rollout:
         again, gpus = self._recomputed(play, replicas), replicas * plan.deployment.gpus
         generation, whole = until + again, gpus + apart
         peak = plan.system.accelerator.peak(Dtype.BF16)
-        training = training_seconds(self.flops, apart or gpus, peak, self.mfu)
+        training = self.flops / ((apart or gpus) * peak * self.mfu)
         step = (max(generation, training) if apart else generation + training) + self.sync
         return RolloutStep(
             replicas, gpus, apart, step, generation, tail, again, training, self.sync, step * whole / 3600.0,
@@ -226,7 +212,8 @@ def plan_rollout(
     )  # fmt: skip
     kind = "experts" if "experts" in plan.model.matrices else "dense"
     mfu, rate = given.get("train_mfu", TRAIN_MFU[kind]), given.get("load_gbps", SYNC_GBPS) * GB
-    flops = train_flops(plan, [sum(pair) for pair in zip(asked.drawn.isl, asked.drawn.osl, strict=True)], answers)
+    lengths = [sum(pair) for pair in zip(asked.drawn.isl, asked.drawn.osl, strict=True)]
+    flops = _PASSES * forward_flops(plan, lengths) * answers / len(lengths)
     question = _Rollout(resolved, asked, answers, in_flight, given.get("train_gpus", 0), flops, mfu, weights / rate)
     plays = [question.step(replicas) for replicas in _replicas(given.get("rollout_gpus"), gpus, users)]
     best, play = min(plays, key=lambda each: each[0].gpu_hours)

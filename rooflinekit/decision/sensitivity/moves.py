@@ -297,20 +297,6 @@ def crowd(setting: Setting) -> Tried:
                 replace(setting, question=question.times(twice)))  # fmt: skip
 
 
-def chunks(setting: Setting, plan: Plan) -> Iterator[Tried]:
-    """Half and twice the tokens of a step."""
-    for chunk in filter(None, (int(plan.token_budget // 2), int(plan.token_budget * 2))):
-        yield move(f"chunks of {chunk}", {"token_budget": chunk}, CAVEATS["chunk"], setting.told(token_budget=chunk))
-
-
-def engines(setting: Setting, plan: Plan) -> Iterator[Tried]:
-    """The other engines."""
-    for engine in _ENGINES:
-        if engine != plan.deployment.engine:
-            changed = setting.on(engine=engine, engine_version=None)
-            yield move(f"engine {engine}", {"engine": engine}, CAVEATS["engine"], changed)
-
-
 _RANK, _ROTARY = 4, 2  # DeepSeek-V2 (arXiv:2405.04434), 2.1: a latent of 4 heads, and a rotary part of half a head
 
 
@@ -349,8 +335,12 @@ def moves(  # noqa: PLR0913, PLR0917 - what there is to try
     yield from formats(setting, plan)
     yield from split(setting, plan)
     yield crowd(setting)
-    yield from chunks(setting, plan)
-    yield from engines(setting, plan)
+    for chunk in filter(None, (int(plan.token_budget // 2), int(plan.token_budget * 2))):
+        yield move(f"chunks of {chunk}", {"token_budget": chunk}, CAVEATS["chunk"], setting.told(token_budget=chunk))
+    for engine in _ENGINES:
+        if engine != plan.deployment.engine:
+            changed = setting.on(engine=engine, engine_version=None)
+            yield move(f"engine {engine}", {"engine": engine}, CAVEATS["engine"], changed)
     yield from kernels
     yield from _requests(setting, prefix, draft)
     for name, hour in (gpus or {}).items():  # with the same split, or with more of them where they are too small
