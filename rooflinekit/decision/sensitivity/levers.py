@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
+from pathlib import Path
 from typing import Any, Unpack
 
 from rooflinekit.decision.economics.cost import refuse_misfit
@@ -60,6 +61,7 @@ from rooflinekit.specs import load_accelerator, load_model, names
 from rooflinekit.specs.calibration.choose import for_serving
 from rooflinekit.specs.calibration.evidence import measured_here
 from rooflinekit.specs.calibration.load import calibration_names, kernel_entry, load_calibration
+from rooflinekit.specs.files import kept, read_yaml
 
 RESOURCES = ("bandwidth", "flops", "network", "power", "launch", "host")
 """Rates of memory, arithmetic and links; the board's power limit; latencies of kernels; time of the engine's host."""
@@ -209,22 +211,6 @@ _ROLES = {
 _STAND_IN = "its own, which nobody measured here"
 _LEAST = 0.03  # share of a step: what takes less is not worth a choice
 
-#: What chooses a kernel, by engine and family: vLLM 0.24 (config/attention.py, kernel.py), SGLang 0.5.14
-#: (server_args.py), TensorRT-LLM 1.3 (llmapi/llm_args.py); an engine need not have the other's kernel.
-_CHOOSERS: Mapping[str, Mapping[str, str]] = {
-    "vllm": {
-        "attention_prefill": "--attention-backend", "attention_decode": "--attention-backend",
-        "mla_decode": "--attention-backend", "mla_prefill": "--attention-config.mla_prefill_backend",
-        "moe": "--moe-backend", "gemm": "--linear-backend",
-    },
-    "sglang": {
-        "attention_prefill": "--prefill-attention-backend", "attention_decode": "--decode-attention-backend",
-        "mla_prefill": "--prefill-attention-backend", "mla_decode": "--decode-attention-backend",
-        "moe": "--moe-runner-backend", "gemm": "--fp8-gemm-backend",
-    },
-    "trtllm": {"attention_prefill": "attn_backend", "attention_decode": "attn_backend", "moe": "moe_config.backend"},
-}  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Backend:
@@ -279,7 +265,7 @@ def backends(predictor: Predictor, work: Workload) -> tuple[list[Backend], list[
             time, _, far = _time(kernels, fit, predictor)
             better = far < near
             if better or (other == engine and not served):
-                flag = _CHOOSERS.get(engine, {}).get(family, "")
+                flag = kept(read_yaml, Path(__file__).with_name("choosers.yaml")).get(engine, {}).get(family, "")
                 named = _named(other, chip, key)
                 slow = str((kernel_entry(engine, chip, key) or {}).get("slow", "")) if present is not _STAND_IN else ""
                 found.append(Backend(
