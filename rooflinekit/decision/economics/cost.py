@@ -19,13 +19,7 @@ from itertools import pairwise
 from os import PathLike
 from typing import Any, Unpack
 
-from rooflinekit.decision.economics.price import (
-    POWER_NOTE,
-    co2_per_million,
-    host_note,
-    read_carbon,
-    read_price,
-)
+from rooflinekit.decision.economics.price import POWER_NOTE, co2_per_million, host_note, read_carbon, read_price
 from rooflinekit.decision.economics.token_prices import (
     MILLION,
     TokenPrices,

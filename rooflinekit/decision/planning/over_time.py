@@ -160,10 +160,7 @@ def read_cold_start(replica: Replica, tariff: Tariff, given: Mapping[str, Any]) 
 
 @dataclass(frozen=True)
 class _Shares:
-    """Shares of requests within each objective at loads of a replica [1/s], and requests in it.
-
-    bears: its load.
-    """
+    """Shares of requests within each objective at loads of a replica that bears a load [1/s], and requests in it."""
 
     loads: Table
     within: Table  #: (objectives, loads)
@@ -539,10 +536,7 @@ def _autoscaling(capacity: Capacity, course: Course) -> Autoscaling | None:
 
 
 def _tco(capacity: Capacity, course: Course, months: Sequence[Month], paid: Sequence[Paid]) -> Tco | None:
-    """Renting as it is paid against a fleet that is bought for the peak of each month.
-
-    Raises InputError without a price to rent at or the power of a board.
-    """
+    """Renting as it is paid against a fleet that is bought for the peak of each month."""
     if course.owning is None:
         return None
     replica = capacity.option.parts[0].replica

@@ -564,10 +564,7 @@ def read_question(
 
 
 def _drafts(model: Model, given: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Drafts that are tried beside none: the one asked for, else the MTP layers of the checkpoint.
-
-    Raises InputError for what makes no sense, and for an acceptance that nobody gave or published.
-    """
+    """Drafts that are tried beside none: the one asked for, else the MTP layers of the checkpoint."""
     told = part_of(given, ("draft_tokens", "acceptance"))
     draft = given.get("draft", "mtp" if model.mtp_layers else "none")
     if draft == "none" and told:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
-from pathlib import Path
 from typing import Any, Unpack
 
 from rooflinekit.decision.economics.cost import refuse_misfit
@@ -61,7 +60,7 @@ from rooflinekit.specs import load_accelerator, load_model, names
 from rooflinekit.specs.calibration.choose import for_serving
 from rooflinekit.specs.calibration.evidence import measured_here
 from rooflinekit.specs.calibration.load import calibration_names, kernel_entry, load_calibration
-from rooflinekit.specs.files import kept, read_yaml
+from rooflinekit.specs.files import table_of
 
 RESOURCES = ("bandwidth", "flops", "network", "power", "launch", "host")
 """Rates of memory, arithmetic and links; the board's power limit; latencies of kernels; time of the engine's host."""
@@ -265,7 +264,7 @@ def backends(predictor: Predictor, work: Workload) -> tuple[list[Backend], list[
             time, _, far = _time(kernels, fit, predictor)
             better = far < near
             if better or (other == engine and not served):
-                flag = kept(read_yaml, Path(__file__).with_name("choosers.yaml")).get(engine, {}).get(family, "")
+                flag = table_of(__file__).get(engine, {}).get(family, "")
                 named = _named(other, chip, key)
                 slow = str((kernel_entry(engine, chip, key) or {}).get("slow", "")) if present is not _STAND_IN else ""
                 found.append(Backend(
