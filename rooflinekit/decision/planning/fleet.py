@@ -556,7 +556,7 @@ class Part:
 
     def holds(self, demand: Demand, slo: Sequence[Objective]) -> bool:
         """Whether all objectives hold as the peak is played, at the place of the interval that it is sized for."""
-        own, seen, load = answered(self.role, slo), self.seen(demand), self.asked(demand)
+        own, seen, load = answered(self.role, slo), self.seen(demand), self.load(demand, self.reserve.headroom)
         feels = self.bearer.feels(seen, load, exact=True)
         for each in own if not demand.closed else ():  # what steps so slow make of the load is played too
             slower = load * feels(1.0).factors(each.metric, self.deviations)[0]
@@ -564,11 +564,6 @@ class Part:
                 return False
             self.bearer.play(seen, slower)
         return not missed(self.bearer.feels(seen, load, exact=True), own, self.deviations)
-
-    def asked(self, demand: Demand) -> float:
-        """What one of so many replicas bears at least: the load at the peak, and the headroom beyond it."""
-        load = demand.peak_load * self.share / self.working / (1.0 - self.reserve.headroom)
-        return float(math.ceil(load - _ROUNDING)) if demand.closed else load
 
     def confirmed(self, demand: Demand, slo: Sequence[Objective]) -> Part:
         """The fleet next to this one that holds as it is played, while one replica less does not.
@@ -583,7 +578,7 @@ class Part:
         if working in {0, self.working}:
             return replace(self, working=working)
         found = replace(self, working=working)
-        return replace(found, ability=replace(self.ability, load=found.asked(demand)))
+        return replace(found, ability=replace(self.ability, load=found.load(demand, self.reserve.headroom)))
 
     @property
     def role(self) -> str:
@@ -614,9 +609,9 @@ class Part:
         """The traffic as one working replica sees it."""
         return demand.seen(self.working)
 
-    def load(self, demand: Demand) -> float:
-        """On each working replica at the peak, those in reserve being down; whole users."""
-        each = demand.peak_load * self.share / self.working
+    def load(self, demand: Demand, headroom: float = 0.0) -> float:
+        """On each working replica at the peak, those in reserve being down, and the headroom beyond it; whole users."""
+        each = demand.peak_load * self.share / self.working / (1.0 - headroom)
         return float(math.ceil(each - _ROUNDING)) if demand.closed else each
 
     def mean_load(self, demand: Demand) -> float:

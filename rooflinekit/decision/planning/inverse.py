@@ -225,12 +225,12 @@ def largest(
     if what not in LARGEST:
         raise UnknownNameError("quantity", what, LARGEST)
     slo = parse_objectives(subject_to) if subject_to.strip() else ()
-    sure = {key: scenario.pop(key) for key in ("confidence",) if key in scenario}
-    if not 0.5 <= sure.get("confidence", 0.5) <= 0.999:
-        raise InputError(f"confidence must be from 0.5 to 0.999, not {sure['confidence']}")
+    confidence = scenario.pop("confidence", 0.5)
+    if not 0.5 <= confidence <= 0.999:
+        raise InputError(f"confidence must be from 0.5 to 0.999, not {confidence}")
     given = read(LoadCase if what in ("rate", "users") else StaticCase, scenario)
     if what in ("rate", "users"):
-        return _under_load(what, str(model), str(gpu), slo, given, **sure)
+        return _under_load(what, str(model), str(gpu), slo, given, confidence)
     asked = _Asked.static(model, gpu, slo, given)
     work = read_workload(given, asked.resolved.plan)
     return _batch(asked, work) if what == "batch" else _context(asked, work)
@@ -273,7 +273,7 @@ def _context(asked: _Asked, work: Workload) -> Solution:
 
 
 def _under_load(  # noqa: PLR0913, PLR0917 - a question with its parts
-    what: str, model: str, gpu: str, slo: tuple[Objective, ...], given: dict[str, Any], confidence: float = 0.5
+    what: str, model: str, gpu: str, slo: tuple[Objective, ...], given: dict[str, Any], confidence: float
 ) -> Solution:  # fmt: skip
     cv = {"cv": given["burstiness"]} if "burstiness" in given else {}
     lengths, layout = part_of(given, ("isl", "osl")), part_of(given, DEPLOYMENT_KEYS)

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
+import numpy as np
+
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.estimation.options import part_of, read
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, RolloutCase
@@ -112,8 +114,6 @@ class RolloutPlan(Tabled):
 
 def forward_flops(plan: Plan, lengths: Sequence[float]) -> float:
     """FLOPs of one pass over sequences of these lengths, logits of every token included."""
-    import numpy as np  # noqa: PLC0415 - as elsewhere, where arrays are met
-
     tokens = np.asarray(lengths, float)
     timed = plan.time(Batch.prefill(1.0, tokens)).kernels
     own = sum(np.broadcast_to(each.kernel.count * each.kernel.flops, tokens.shape).sum() for each in timed)
@@ -157,8 +157,6 @@ class _Rollout:
 
     def _generation(self, play: LoadPlay) -> tuple[float, float]:
         """Seconds until the answers are there, and those for the last tenth; with answers in flight no one waits."""
-        import numpy as np  # noqa: PLC0415 - as above
-
         ends = np.sort(play.played.end)
         if self.in_flight is None:
             return float(ends[-1]), float(ends[-1] - ends[int(_TAIL * (len(ends) - 1))])
