@@ -17,9 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from rooflinekit.decision.sweeping.answer import SweepJob
-from rooflinekit.decision.sweeping.output import write_table
-from rooflinekit.decision.sweeping.sweep import Grid, Means, run
+from rooflinekit.decision.sweeping.sweep import Grid, Means, SweepJob, run
+from rooflinekit.decision.sweeping.tables import write_table
 
 SIMULATED = {"model": "llama-3-8b", "rate": [float(r) for r in range(1, 25)], "requests": 4000, "isl": 1000, "osl": 400}
 
@@ -56,7 +55,7 @@ def simulated() -> None:
             LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
             Client(cluster) as client,
         ):
-            client.run(lambda: __import__("rooflinekit.decision.sweeping.answer"))
+            client.run(lambda: __import__("rooflinekit.decision.sweeping.sweep"))
             start = time.perf_counter()
             rows = sum(
                 len(part)

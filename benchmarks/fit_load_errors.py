@@ -29,8 +29,8 @@ from scipy.optimize import minimize
 from scipy.special import ndtr
 from serving_errors import unseen_rows
 
-from rooflinekit.decision.planning.objective import deviations_of
-from rooflinekit.model.types.engine import FEW_USERS, MANY_USERS, NORMAL_PLACES, LoadErrors, Reach
+from rooflinekit.model.types.engine import DEVIATIONS, FEW_USERS, MANY_USERS, NORMAL_PLACES, LoadErrors, Reach
+from rooflinekit.model.types.time import SIGMAS
 
 KINDS = {"ttft": "closed loop, TTFT", "tpot": "closed loop, TPOT", "full": "saturated"}
 STATED = (0.5, 0.75, 0.8, 0.85, 0.9, 0.95)
@@ -189,7 +189,8 @@ def stated(errors: Errors, fit: Fit, engine: str) -> pd.Series:
     for y, reach in zip(own.y, fit.reach(own, engine), strict=True):
         low, high = reach.ends
         place = y / max(high, 1e-3) if y > 0.0 else y / max(-low, 1e-3)
-        found.append(deviations_of(place, reach.inner))
+        inside = np.interp(place, (-1.0, *reach.inner, 1.0), (-SIGMAS, *DEVIATIONS, SIGMAS))
+        found.append(place * SIGMAS if abs(place) >= 1.0 else inside)
     return pd.Series(ndtr(found), own.table.index)
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rooflinekit.decision.planning.rollout import RolloutPlan, plan_rollout
     from rooflinekit.decision.sensitivity.levers import levers
     from rooflinekit.decision.sensitivity.moves import advice
-    from rooflinekit.decision.sweeping.interactivity import interactivity
+    from rooflinekit.decision.sweeping.pareto import interactivity
     from rooflinekit.decision.sweeping.sweep import sweep
     from rooflinekit.estimation.estimator import estimate
     from rooflinekit.estimation.facts import kv_cache_bytes, max_context, parameters, predict_step, step_table
@@ -72,7 +72,7 @@ _NAMES = {
     "decision.fits": "fits_on",
     "decision.sensitivity.levers": "levers",
     "decision.sensitivity.moves": "advice",
-    "decision.sweeping.interactivity": "interactivity",
+    "decision.sweeping.pareto": "interactivity",
     "decision.sweeping.sweep": "sweep",
     "estimation.estimator": "estimate",
     "estimation.facts": "kv_cache_bytes max_context parameters predict_step step_table",

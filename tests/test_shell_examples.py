@@ -26,7 +26,7 @@ from test_watch import AN_HOUR, NOTHING, SPAN, STARTS, exposition
 from typer.testing import CliRunner
 
 from rooflinekit.cli.app import app
-from rooflinekit.decision.planning import mix
+from rooflinekit.decision.planning import demand
 from rooflinekit.evidence import accuracy_serving
 from rooflinekit.evidence.exposition import scrape_text
 from rooflinekit.load import answer
@@ -112,7 +112,7 @@ def folder(tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(write, "_fill", lambda *_: None)
     monkeypatch.setattr(accuracy_serving, "published_table", lambda: tmp_path / "mine.csv")
     fewer = answer.STEADY // 10
-    for module in (answer, mix):
+    for module in (answer, demand):
         monkeypatch.setattr(module, "STEADY", fewer)
     return tmp_path
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
-from rooflinekit.decision.sweeping.output import KeptPieces
+from rooflinekit.decision.sweeping.tables import KeptPieces
 from rooflinekit.simulation.cells import KeptCells
 from rooflinekit.simulation.ledger import RequestObjective
 from rooflinekit.specs.writing import check_target, put, whole, write_whole

@@ -23,9 +23,8 @@ from rooflinekit.model.types.errors import InputError, RooflinekitError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from rooflinekit.decision.sweeping.answer import SweepJob
-    from rooflinekit.decision.sweeping.output import KeptPieces
-    from rooflinekit.decision.sweeping.sweep import Grid, Table
+    from rooflinekit.decision.sweeping.sweep import Grid, SweepJob, Table
+    from rooflinekit.decision.sweeping.tables import KeptPieces
 
 _AXES = {name: row.axis() for table in (AcceleratorOptions, Scenario) for name, row in options_of(table).items()}
 _FIRST = ("gpu", "batch", "isl", "osl", "context", "concurrency", "rate")
@@ -45,10 +44,9 @@ def sweep(
     A LIST is 1,2,8; 1:4 is 1, 2, 3, 4; 0:100:25 has steps of 25; 4:64*2 doubles from 4 to 64.
     """
     from rooflinekit.decision.economics.price import read_carbon
-    from rooflinekit.decision.sweeping.answer import SweepJob, check_price
-    from rooflinekit.decision.sweeping.output import KeptPieces
     from rooflinekit.decision.sweeping.pareto import Tally, parse_goals
-    from rooflinekit.decision.sweeping.sweep import Means, SweepShard, front_of, run
+    from rooflinekit.decision.sweeping.sweep import Means, SweepJob, SweepShard, check_price, front_of, run
+    from rooflinekit.decision.sweeping.tables import KeptPieces
     from rooflinekit.model.types.batch import whole_number
 
     to.check("DataFrame")
@@ -144,8 +142,8 @@ def _deliver(
     """Write a table as it grows, or print all of it."""
     from functools import partial
 
-    from rooflinekit.decision.sweeping.output import SUFFIXES, check_suffix, write_table
     from rooflinekit.decision.sweeping.sweep import WORKBOOKS
+    from rooflinekit.decision.sweeping.tables import SUFFIXES, check_suffix, write_table
     from rooflinekit.decision.sweeping.workbook import ScenarioSheet, write_beside
 
     out, format = to.out, to.format

@@ -8,7 +8,7 @@ from os import PathLike
 from typing import Unpack
 
 from rooflinekit.decision.sensitivity.moves import Setting
-from rooflinekit.estimation.estimator import Question, ask
+from rooflinekit.estimation.estimator import Question, ask, inputs
 from rooflinekit.estimation.options import keywords
 from rooflinekit.estimation.scenario import Scenario
 from rooflinekit.model.types.answer import Tabled, plain_fields
@@ -16,6 +16,8 @@ from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.specs import load_accelerator, names
+from rooflinekit.specs.calibration.evidence import evidence
+from rooflinekit.version import __version__
 
 _HOST = (1, 2, 4, 8)  # accelerators of a host that are tried
 _NARROWER = (Dtype.FP8, Dtype.INT4)
@@ -90,9 +92,6 @@ def fits_on(model: str | PathLike[str], gpus: Iterable[str] | None = None, **sce
 
 def board(question: Question, gpus: Iterable[str] | None = None) -> FitsOn:
     """List the accelerators for a question of `estimate`, whatever its accelerator is."""
-    from rooflinekit.estimation.estimator import inputs  # noqa: PLC0415
-    from rooflinekit.version import __version__  # noqa: PLC0415
-
     setting, plan = Setting.of(question), question.resolved.plan
     found = sorted((_fit(setting, name) for name in (names("accelerator") if gpus is None else gpus)), key=_order)
     return FitsOn(__version__, plan.model.name, inputs(plan, question.work), tuple(found))
@@ -131,8 +130,6 @@ def _fit(setting: Setting, gpu: str) -> Fit:
 
 
 def _answered(setting: Setting, gpu: str, weights: str) -> Fit:
-    from rooflinekit.specs.calibration.evidence import evidence  # noqa: PLC0415
-
     predictor = setting.resolved()[0]
     answer, accelerator = setting.question.ask(predictor), predictor.plan.system.accelerator
     hour = None if accelerator.price is None else float(accelerator.price.usd_per_hour)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from rooflinekit.decision.sensitivity.levers import NO_CHANGE, Levers, MoveResult
+from rooflinekit.decision.sensitivity.levers import Levers
+from rooflinekit.decision.sensitivity.moves import NO_CHANGE, MoveResult
 from rooflinekit.model.types.units import format_bytes, significant
 from rooflinekit.report.document import (
     CellTable,

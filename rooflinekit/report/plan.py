@@ -14,10 +14,8 @@ from rooflinekit.decision.planning.inverse import BreakEven, Solution
 from rooflinekit.decision.planning.objective import limits_in_words
 from rooflinekit.decision.planning.over_time import OverTime
 from rooflinekit.decision.planning.plan import Candidate, Fleet, PlanAnswer, split_name
-from rooflinekit.decision.planning.rank import OWN_FORMATS
+from rooflinekit.decision.planning.rank import OWN_FORMATS, Measurement, Sized, Swing
 from rooflinekit.decision.planning.rollout import RolloutPlan
-from rooflinekit.decision.planning.sensitivity import Sized, Swing
-from rooflinekit.decision.planning.worth import Measurement
 from rooflinekit.model.types.units import format_time, percent, significant
 from rooflinekit.report.document import (
     CellTable,

@@ -18,12 +18,11 @@ from pydantic.json_schema import GenerateJsonSchema
 from typing_extensions import TypedDict  # typing's own cannot be read back before Python 3.12
 
 from rooflinekit.decision.economics.cost import Cost
-from rooflinekit.decision.planning.autoscale import ColdStart
+from rooflinekit.decision.planning.over_time import ColdStart
 from rooflinekit.decision.planning.plan import Candidate, Fleet, PlanAnswer
 from rooflinekit.decision.planning.rollout import RolloutPlan, RolloutStep
-from rooflinekit.decision.sensitivity.elasticity import Elasticity
-from rooflinekit.decision.sensitivity.levers import Balance, Levers, MoveResult
-from rooflinekit.decision.sensitivity.moves import ADVISED, Advice
+from rooflinekit.decision.sensitivity.levers import Balance, Elasticity, Levers
+from rooflinekit.decision.sensitivity.moves import ADVISED, Advice, MoveResult
 from rooflinekit.estimation.loaded import TOKEN_PARTS
 from rooflinekit.estimation.results import Estimate, KernelResult, LoadResult, StepResult
 from rooflinekit.explanation.walk.result import Phase, Stop, Walk, WalkSection, Work

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rooflinekit.decision.sweeping.interactivity import GPU, USER, compared, interactivity
+from rooflinekit.decision.sweeping.pareto import GPU, USER, compared, interactivity
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.units import significant
 from rooflinekit.report.document import CellTable, Document, Section, Words, three

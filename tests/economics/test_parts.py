@@ -10,8 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflinekit.decision.economics.caching import eviction, memory_waste, naive_decoding, recompute_time, swap_time
-from rooflinekit.decision.economics.cost import Dialogue, dialogue_time
+from rooflinekit.decision.economics.cost import (
+    Dialogue,
+    dialogue_time,
+    eviction,
+    memory_waste,
+    naive_decoding,
+    recompute_time,
+    swap_time,
+)
 from rooflinekit.decision.economics.token_prices import token_times, token_work
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.load.lengths import Fixed, Uniform

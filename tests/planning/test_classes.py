@@ -21,12 +21,10 @@ import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.decision.planning.classes import Valleys, partitions, plan_classes
 from rooflinekit.decision.planning.cost import hosts_of
-from rooflinekit.decision.planning.demand import Demand, read_demand
-from rooflinekit.decision.planning.fleet import Ability, Bearer, Part, lay_out, loaded_feels
-from rooflinekit.decision.planning.mix import Mix, Mixed, TrafficClass, read_classes
+from rooflinekit.decision.planning.demand import Demand, Mix, Mixed, Profile, TrafficClass, read_classes, read_demand
+from rooflinekit.decision.planning.fleet import Ability, Bearer, Part, lay_out
 from rooflinekit.decision.planning.objective import METRICS, Felt, missed, parse_objectives
 from rooflinekit.decision.planning.plan import read_question
-from rooflinekit.decision.planning.profile import Profile
 from rooflinekit.decision.planning.search import search
 from rooflinekit.load.lengths import Fixed, Length, LogNormal, Uniform
 from rooflinekit.model.types.errors import InfeasibleError, InputError, SpecError
@@ -91,8 +89,8 @@ class TestMix:
         felt = _felt(mix, 25.0)
         for metric in ("ttft", "tpot", "e2el"):
             parts = zip(mix.shares, mix.classes, strict=True)
-            mean = sum(share * felt.classes[each.name].means[metric] for share, each in parts)
-            assert mean == pytest.approx(felt.means[metric], rel=0.02)
+            mean = sum(share * felt.classes[each.name].value(metric, None) for share, each in parts)
+            assert mean == pytest.approx(felt.value(metric, None), rel=0.02)
 
     def test_a_load_that_is_too_much_is_too_much_for_each(self) -> None:
         mix = Mix.of([CHAT, LONG])
@@ -107,10 +105,10 @@ class TestMix:
         first, last = Mix.of([CHAT, LONG]), Mix.of([CHAT, replace(LONG, priority=0)])
         rate = load * _bearer(first, token_budget=1024).knee(first)
         ordered, plain = (_felt(mix, rate, token_budget=1024) for mix in (first, last))
-        assert ordered.classes["chat"].means["ttft"] < 0.9 * plain.classes["chat"].means["ttft"]
-        assert ordered.classes["long"].means["ttft"] > 1.05 * plain.classes["long"].means["ttft"]
+        assert ordered.classes["chat"].value("ttft", None) < 0.9 * plain.classes["chat"].value("ttft", None)
+        assert ordered.classes["long"].value("ttft", None) > 1.05 * plain.classes["long"].value("ttft", None)
         waits = [
-            sum(share * each.isl.mean * felt.classes[each.name].means["ttft"]
+            sum(share * each.isl.mean * felt.classes[each.name].value("ttft", None)
                 for share, each in zip(first.shares, first.classes, strict=True))
             for felt in (ordered, plain)
         ]  # fmt: skip
@@ -145,7 +143,7 @@ class TestMix:
         load_of = Load(requests, asked.isl.mean + asked.osl.mean, int(mix.longest), warmup=asked.filling, keep=keep)
         serve(bearer.replica.resolved, load_of, Setup(by_class=True))
         for name, seen in rows.items():
-            assert [said.classes[name].means[each] for each in METRICS] == pytest.approx(
+            assert [said.classes[name].value(each, None) for each in METRICS] == pytest.approx(
                 np.mean(seen, 0).tolist(), rel=1e-3
             )
 
@@ -170,7 +168,7 @@ class TestFleets:
             bearer = _bearer(mix)
             for count in range(1, 200):
                 seen = mix.seen(count)
-                if not missed(loaded_feels(bearer, seen, mix.rate / count), mix.slo):
+                if not missed(bearer.feels(seen, mix.rate / count), mix.slo):
                     return count
             return math.inf
 
@@ -277,7 +275,7 @@ class TestValleys:
         assert valleys.in_time(count)
         assert count == valleys.part.working or not valleys.in_time(count - 1)
         hours, done = valleys.hours(count)
-        assert sum(each.jobs.get("job", 0.0) * each.hours * 3600.0 for each in hours) == pytest.approx(500_000.0)
+        assert sum(each.jobs.get("job", 0.0) * 3600.0 for each in hours) == pytest.approx(500_000.0)  # of an hour each
         assert done["job"] <= 4.0
 
     def test_objectives_hold_beside_the_job_and_fail_beside_more(self, valleys: Valleys) -> None:
@@ -287,7 +285,7 @@ class TestValleys:
             for more, holds in ((0.9, True), (1.2, False)):
                 mix = valleys.at(chat, "job", more * valleys.free("job", chat))
                 bearer = _bearer(mix)
-                feels = loaded_feels(bearer, mix, mix.mean_load, exact=True)
+                feels = bearer.feels(mix, mix.mean_load, exact=True)
                 full = mix.mean_load > 0.95 * bearer.knee(mix)
                 assert (not full and not missed(feels, mix.slo, valleys.question.deviations)) == holds
 

@@ -26,7 +26,7 @@ from rooflinekit.decision.planning.fleet import (
     lay_out,
     working_replicas,
 )
-from rooflinekit.decision.planning.objective import Felt, Objective, chance, missed, parse_objectives
+from rooflinekit.decision.planning.objective import Ends, Felt, Objective, chance, missed, parse_objectives
 from rooflinekit.decision.planning.plan import read_question
 from rooflinekit.decision.planning.replay import replay
 from rooflinekit.model.types.errors import InfeasibleError, InputError, SpecError
@@ -114,7 +114,7 @@ def test_decode_pools_are_as_in_simulate(engine: str) -> None:
 
 def test_the_probability_is_that_of_the_interval() -> None:
     """Where the limit stands at the upper end of a 90 % interval, 5 % lie above; at the expected value half do."""
-    plain = Felt(lambda *_: 0.040, spans={"tpot": (0.8, 1.25)})
+    plain = Felt(lambda *_: 0.040, ends={"tpot": Ends((0.8, 1.25))})
     for limit, stated in ((0.032, 0.05), (0.040, 0.5), (0.050, 0.95)):
         assert chance(plain.stretched, Objective("tpot", None, limit)) == pytest.approx(stated, abs=2e-3)
     assert chance(Felt(lambda *_: 0.04).stretched, Objective("tpot", None, 1.0)) is None
@@ -124,13 +124,13 @@ def test_the_probability_is_that_of_the_interval() -> None:
 
 def test_within_an_interval_errors_have_the_quantiles_that_were_seen():
     """The median stands a quarter of the way to the high end; a probability's factor has that probability."""
-    inner = {"ttft": (-0.6, -0.1, 0.25, 0.5, 0.8)}
-    plain = Felt(lambda *_: 0.1, spans={"ttft": (0.8, 2.0)}, inner=inner)
+    ends = Ends((0.8, 2.0), inner=(-0.6, -0.1, 0.25, 0.5, 0.8))
+    plain = Felt(lambda *_: 0.1, ends={"ttft": ends})
     for deviations, stated in ((-1.645, 0.05), (-1.2816, 0.1), (0.0, 0.5), (0.6745, 0.75), (1.2816, 0.9)):
         limit = 0.1 * plain.factors("ttft", deviations)[0]
         assert chance(plain.stretched, Objective("ttft", None, limit)) == pytest.approx(stated, abs=2e-3)
     assert plain.factors("ttft", 0.0) == (pytest.approx(2.0**0.25), 1.0)
-    assert plain.stretched(1.5).inner == inner
+    assert plain.stretched(1.5).ends == {"ttft": ends}
 
 
 def test_first_tokens_of_shipped_engines_are_later_than_predicted_in_the_median():
@@ -139,7 +139,7 @@ def test_first_tokens_of_shipped_engines_are_later_than_predicted_in_the_median(
     for engine in ("vllm", "sglang", "trtllm"):
         replica = lay_out(MODEL, "h100-sxm", {"tp": 1, "engine": engine}, demand, None)
         felt = Bearer(replica).feel(demand, 4.0, exact=True)
-        assert 1.0 < math.prod(felt.factors("ttft", 0.0)) < felt.spans["ttft"][1] * felt.moved["ttft"][1]
+        assert 1.0 < math.prod(felt.factors("ttft", 0.0)) < felt.ends["ttft"].steps[1] * felt.ends["ttft"].further[1]
         assert math.prod(felt.factors("tpot", 0.0)) == pytest.approx(1.0, abs=0.05)
 
 

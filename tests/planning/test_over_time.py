@@ -21,12 +21,12 @@ import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.decision.economics.commitments import Spot, held_levels, pay, rent_or_buy
 from rooflinekit.decision.economics.price import HourlyPrice, Purchase, quotes_of
-from rooflinekit.decision.planning.capacity import Capacity
+from rooflinekit.decision.planning.demand import read_growth, read_profile
 from rooflinekit.decision.planning.fleet import Part
 from rooflinekit.decision.planning.inverse import affordable
 from rooflinekit.decision.planning.objective import missed
+from rooflinekit.decision.planning.over_time import Capacity
 from rooflinekit.decision.planning.plan import PlanAnswer, read_question
-from rooflinekit.decision.planning.profile import read_growth, read_profile
 from rooflinekit.decision.planning.replay import run_varying
 from rooflinekit.decision.planning.search import _aggregated as aggregated
 from rooflinekit.decision.planning.search import search
@@ -94,7 +94,7 @@ class TestHours:
 
     @given(rate=st.floats(0.0, 900.0), more=st.floats(0.0, 300.0))
     def test_more_requests_never_take_fewer(self, capacity: Capacity, rate: float, more: float) -> None:
-        assert 1 <= capacity.gpus(rate) <= capacity.gpus(rate + more)
+        assert 1 <= capacity.fleet(rate).gpus <= capacity.fleet(rate + more).gpus
 
     @pytest.mark.parametrize("rate", [30.0, 95.0, 210.0, 375.0])
     def test_no_hour_has_one_more_than_it_takes(self, capacity: Capacity, rate: float) -> None:
@@ -410,7 +410,7 @@ class TestBudgets:
         shape = [rate / (sum(DAY) / 24) for rate in profile] if profile else [1.0, 1.0]
         capacity = _capacity(profile=None, rate=solved.value)
         for factor, within in ((0.97, True), (1.03, False)):  # fleets are played: one replica is worth some 3 % here
-            gpus = [capacity.gpus(solved.value * each * factor) for each in shape]
+            gpus = [capacity.fleet(solved.value * each * factor).gpus for each in shape]
             assert (sum(gpus) / len(gpus) * 730 * 3.0 <= budget) is within
 
     def test_a_budget_of_one_accelerator_says_one(self) -> None:
@@ -522,7 +522,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rooflinekit.decision.planning.autoscale.run_varying", stopped)
+    monkeypatch.setattr("rooflinekit.decision.planning.over_time.run_varying", stopped)
 
 
 class TestAutoscaling:
@@ -574,8 +574,8 @@ class TestAutoscaling:
         run = run_varying(part, demand, np.full(960, load), 400, 400, 15.0, 4000, 1.0, 0)
         felt = part.bearer.feel(demand, load, exact=True)
         assert 3800 <= run.requests <= 1.05 * (4000 + 3 * 15 * load)  # windows end with a period
-        assert run.felt.means["tpot"] == pytest.approx(felt.means["tpot"], rel=0.04)
-        assert run.felt.means["ttft"] == pytest.approx(felt.means["ttft"], rel=0.1)
+        assert run.felt.value("tpot", None) == pytest.approx(felt.value("tpot", None), rel=0.04)
+        assert run.felt.value("ttft", None) == pytest.approx(felt.value("ttft", None), rel=0.1)
         assert run.felt.value("tpot", 0.95) == pytest.approx(felt.value("tpot", 0.95), rel=0.1)
 
     def test_a_replica_is_busy_when_its_requests_come(self, part: Part) -> None:
@@ -584,10 +584,10 @@ class TestAutoscaling:
         rates = np.repeat([4.0, 50.0, 4.0, 50.0], 240)
 
         def tpot(place: int) -> float:
-            return float(run_varying(part, demand, rates, place, place, 15.0, 1200, 1.0, 0).felt.means["tpot"])
+            return float(run_varying(part, demand, rates, place, place, 15.0, 1200, 1.0, 0).felt.value("tpot", None))
 
         assert tpot(360) > 1.3 * tpot(120)
-        assert tpot(360) == pytest.approx(part.bearer.feel(demand, 50.0, exact=True).means["tpot"], rel=0.1)
+        assert tpot(360) == pytest.approx(part.bearer.feel(demand, 50.0, exact=True).value("tpot", None), rel=0.1)
 
     def test_what_waited_before_is_played_too(self, part: Part) -> None:
         """Two minutes beyond the knee: at their end a replica that is played from their start has requests waiting."""
@@ -595,7 +595,8 @@ class TestAutoscaling:
         rates = np.full(960, 10.0)
         rates[400:408] = 2.0 * part.bearer.knee(demand)
         late, fresh = (
-            run_varying(part, demand, rates, 407, calm, 15.0, 300, 1.0, 0).felt.means["ttft"] for calm in (399, 407)
+            run_varying(part, demand, rates, 407, calm, 15.0, 300, 1.0, 0).felt.value("ttft", None)
+            for calm in (399, 407)
         )
         assert late > 2.0 * fresh
 

@@ -24,7 +24,6 @@ from rooflinekit.decision.planning.fleet import (
     Reserve,
     ability,
     lay_out,
-    link_seconds,
 )
 from rooflinekit.decision.planning.objective import Objective, parse_objectives
 from rooflinekit.decision.planning.plan import PlanAnswer, read_question
@@ -257,7 +256,7 @@ def test_the_cheapest_pools_on_unlike_accelerators_by_brute_force() -> None:
     demand, costs = question.demand, list[float]()
     laid = [lay_out(MODEL, gpu, {"tp": tp, "max_model_len": 1280}, demand, None) for gpu in GPUS for tp in (1, 2)]
     for first, after in product(laid, laid):
-        parts = question.part(first, "prefill"), question.part(after, "decode", link_seconds(first, demand))
+        parts = question.part(first, "prefill"), question.part(after, "decode", first.link_seconds(demand))
         if first.gpu != after.gpu and all(part.working for part in parts):
             costs.append(sum(part.gpus * PRICES[part.replica.gpu] for part in parts))
     (pair,) = [each for each in search(question).options if len(each.names) > 1 and each.kind == "disaggregated"]
@@ -382,12 +381,12 @@ def test_the_cache_of_a_prompt_crosses_the_cards_of_its_replica() -> None:
     """1,000 tokens of 131,072 bytes over two cards of 50 GB/s take 1.31 ms; without a link they never come."""
     question = read_question(MODEL, "h100-sxm", SLO, {"rate": 5, "isl": 1000})
     replica = lay_out(MODEL, "h100-sxm", {"tp": 2, "engine": "vllm"}, question.demand, None)
-    assert link_seconds(replica, question.demand) == pytest.approx(1000 * 131_072 / (2 * 50e9), rel=1e-12)
+    assert replica.link_seconds(question.demand) == pytest.approx(1000 * 131_072 / (2 * 50e9), rel=1e-12)
     accelerator = replace(replica.resolved.plan.system.accelerator, nic_bandwidth=0.0, pcie_bandwidth=0.0)
     system = replace(replica.resolved.plan.system, accelerator=accelerator)
     predictor = replica.predictor.on(replace(replica.resolved.plan, system=system))
     alone = replace(replica, resolved=replace(replica.resolved, predictor=predictor))
-    assert link_seconds(alone, question.demand) == math.inf
+    assert alone.link_seconds(question.demand) == math.inf
 
 
 def test_an_accelerator_too_slow_for_one_user_is_refused_beside_others() -> None:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from rooflinekit.cli.app import app
 from rooflinekit.decision.planning.demand import read_demand
-from rooflinekit.decision.planning.fleet import lay_out, remembering
+from rooflinekit.decision.planning.fleet import lay_out
 from rooflinekit.decision.planning.plan import plan
 from rooflinekit.estimation.options import read
 from rooflinekit.estimation.scenario import Traffic
@@ -73,7 +73,7 @@ def test_the_hit_rate_is_that_of_all_replicas_together(answer):
         pool = kv_capacity_tokens(replica.predictor, demand.isl.mean + demand.osl.mean, 1)
         tokens = pool + (500e9 / replica.predictor.memory.kv_bytes_per_token if key[1:] else 0.0)
         assert fleet.hit_rate == pytest.approx(demand.prefixes.reuse(1.0).share(tokens * fleet.replicas), abs=0.01)
-        kept = remembering(replica, demand, read_tiers(TIER) if key[1:] else (), float(fleet.replicas)).kept
+        kept = replica.remembering(demand, read_tiers(TIER) if key[1:] else (), float(fleet.replicas)).kept
         assert fleet.hit_rate == pytest.approx(kept.cached / demand.isl.mean)
         assert bool(kept.late) == bool(key[1:])  # loads take time
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
-from rooflinekit.decision.planning.sensitivity import Sized, Swing
+from rooflinekit.decision.planning.rank import Sized, Swing
 from rooflinekit.load.lengths import Empirical, LogNormal, stretched
 
 ASKED: dict[str, Any] = {"rate": 90.0, "isl": 1000, "osl": 150, "tp": [1], "aggregated_only": True, "price": 2.0}

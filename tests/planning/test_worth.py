@@ -11,9 +11,8 @@ import pytest
 
 import rooflinekit as rk
 from rooflinekit.decision.planning.plan import read_question
-from rooflinekit.decision.planning.rank import ranked
+from rooflinekit.decision.planning.rank import MOST, NOISE, measurements, ranked
 from rooflinekit.decision.planning.search import PlanQuestion, search
-from rooflinekit.decision.planning.worth import MOST, NOISE, measurements
 from rooflinekit.evidence.engine_fit.posterior import STEPS, WAITS
 
 ASKED: dict[str, Any] = {

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.decision.sensitivity.elasticity import scaled
+from rooflinekit.decision.sensitivity.levers import scaled
 from rooflinekit.estimation.estimator import Question, ask
 from rooflinekit.estimation.results import EnergyResult
 from rooflinekit.model.graph.javascript import Printed

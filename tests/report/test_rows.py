@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.decision.sweeping.answer import SIMULATED_COLUMNS
+from rooflinekit.decision.sweeping.sweep import SIMULATED_COLUMNS
 from rooflinekit.estimation.frames.columns import LOAD_NUMBERS, NUMBERS
 from rooflinekit.report.page.render import LIMIT_BYTES
 from rooflinekit.report.page.rows import MOST_BYTES, rows_data, title_of

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
-from rooflinekit.decision.sensitivity.elasticity import scaled
+from rooflinekit.decision.sensitivity.levers import scaled
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.model.serving.energy import load_power, static_energy
 from rooflinekit.model.types.workload import Workload

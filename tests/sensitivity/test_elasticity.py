@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflinekit.decision.sensitivity.elasticity import RESOURCES, Elasticity, elasticities, scaled
-from rooflinekit.decision.sensitivity.levers import balance, in_words
+from rooflinekit.decision.sensitivity.levers import RESOURCES, Elasticity, balance, elasticities, in_words, scaled
 from rooflinekit.decision.sensitivity.moves import MoveQuestion
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.load.answer import AskedLoad

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
-from rooflinekit.decision.sensitivity.levers import NO_CHANGE, Levers, MoveResult
+from rooflinekit.decision.sensitivity.levers import Levers
+from rooflinekit.decision.sensitivity.moves import NO_CHANGE, MoveResult
 
 BATCH: dict[str, Any] = {"batch": 16, "isl": 1000, "osl": 100}
 USERS: dict[str, Any] = {"concurrency": 32, "isl": 1000, "osl": 50, "requests": 300}

@@ -15,8 +15,7 @@ from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
-from rooflinekit.decision.sweeping.answer import Piece, SweepJob, answer, with_costs
-from rooflinekit.decision.sweeping.sweep import Grid, Means, SweepShard, run
+from rooflinekit.decision.sweeping.sweep import Grid, Means, Piece, SweepJob, SweepShard, answer, run, with_costs
 from rooflinekit.simulation.execute import _connected, execute
 
 MIXED = Grid.of({

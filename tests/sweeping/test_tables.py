@@ -20,10 +20,8 @@ from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
-from rooflinekit.decision.sweeping.answer import SweepJob
-from rooflinekit.decision.sweeping.output import KeptPieces, check_suffix, write_table
-from rooflinekit.decision.sweeping.sweep import Grid, Means, run
-from rooflinekit.decision.sweeping.tables import TextTable
+from rooflinekit.decision.sweeping.sweep import Grid, Means, SweepJob, run
+from rooflinekit.decision.sweeping.tables import KeptPieces, TextTable, check_suffix, write_table
 
 CSV = r'''Owner,Model,Batch size, ISL ,id,Note
 ana,llama-3-8b,4,512,007,"a, ""b"""

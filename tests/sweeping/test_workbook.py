@@ -14,9 +14,8 @@ from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
-from rooflinekit.decision.sweeping.answer import SweepJob
-from rooflinekit.decision.sweeping.output import write_table
-from rooflinekit.decision.sweeping.sweep import Means, run
+from rooflinekit.decision.sweeping.sweep import Means, SweepJob, run
+from rooflinekit.decision.sweeping.tables import write_table
 from rooflinekit.decision.sweeping.workbook import read_sheet, write_beside
 
 openpyxl = pytest.importorskip("openpyxl", reason="needs the extra: excel")

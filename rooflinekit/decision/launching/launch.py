@@ -35,11 +35,6 @@ def wishes(target: Target) -> list[Wish]:
     return [wish for wish in _ENGINES[target.table.engine][0](target) if wish.when]
 
 
-def engine_notes(target: Target) -> Iterator[str]:
-    """Notes for a user who starts this server."""
-    return _ENGINES[target.table.engine][1](target)
-
-
 def _common(target: Target) -> list[Wish]:
     """Wishes that every engine takes alike: pipeline, context, memory, formats, blocks."""
     deployment, inputs, weights = target.plan.deployment, target.estimate.inputs, target.weights
@@ -770,7 +765,7 @@ def _notes(target: Target) -> Iterator[str]:
         yield f"set the power limit before the start: nvidia-smi --power-limit {deployment.power_cap:g}"
     if deployment.clock is not None:
         yield f"lock the clock before the start: nvidia-smi --lock-gpu-clocks {deployment.clock:g}"
-    yield from engine_notes(target)
+    yield from _ENGINES[engine][1](target)
 
 
 def _several(servers: tuple[Server, ...], targets: list[Target]) -> Iterator[str]:

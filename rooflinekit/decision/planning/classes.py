@@ -21,8 +21,8 @@ from typing import Any, Unpack
 import numpy as np
 
 from rooflinekit.decision.planning.cost import Hosts, added, hosts_of
-from rooflinekit.decision.planning.fleet import Option, Part, loaded_feels
-from rooflinekit.decision.planning.mix import Mix, TrafficClass, read_classes
+from rooflinekit.decision.planning.demand import Mix, Profile, TrafficClass, read_classes
+from rooflinekit.decision.planning.fleet import Option, Part
 from rooflinekit.decision.planning.objective import Objective, limits_in_words, missed
 from rooflinekit.decision.planning.plan import (
     DEFAULT_SLO,
@@ -32,7 +32,6 @@ from rooflinekit.decision.planning.plan import (
     nothing_found,
     read_question,
 )
-from rooflinekit.decision.planning.profile import Profile
 from rooflinekit.decision.planning.rank import Ranked, ranked, warnings
 from rooflinekit.decision.planning.search import Found, PlanQuestion, Progress, refused_fleet, search
 from rooflinekit.estimation.options import keywords, read
@@ -51,17 +50,12 @@ _MOST_REPLICAS = 1 << 14  # replicas
 
 @dataclass(frozen=True)
 class Hour:
-    """An interval: when it begins [h], its hours, requests/s that come and of the jobs, and replicas."""
+    """An interval: when it begins [h], requests/s that come and of the jobs, and replicas."""
 
     hour: float
-    hours: float
     rate: float
     jobs: dict[str, float]
     replicas: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the hour as JSON."""
-        return {"hour": self.hour, "rate": self.rate, "jobs": self.jobs, "replicas": self.replicas}
 
 
 @dataclass(frozen=True)
@@ -77,12 +71,11 @@ class Valleys:
     @property
     def jobs(self) -> list[TrafficClass]:
         """By deadline."""
-        jobs = [each for each in self.mix.classes if each.deadline_h is not None]
-        return sorted(jobs, key=lambda each: each.deadline_h or 0.0)
+        return sorted(steady_and_jobs(self.mix.classes)[1], key=lambda each: each.deadline_h or 0.0)
 
     def at(self, rate: float, job: str, beside: float) -> Mix:
         """Requests of one replica: `rate` of the steady classes, `beside` of a job [1/s]."""
-        steady = [each for each in self.mix.classes if each.deadline_h is None]
+        steady, _ = steady_and_jobs(self.mix.classes)
         whole = sum(each.rate for each in steady)
         return self.mix.at({each.name: each.rate / whole * rate for each in steady} | {job: beside})
 
@@ -105,7 +98,7 @@ class Valleys:
             fresh = replace(bearer, replica=replace(bearer.replica, _curves={}, _samples={}))  # of this mix alone
             if mix.mean_load >= _FULL * fresh.knee(mix):
                 return False
-            return not missed(loaded_feels(fresh, mix, mix.mean_load, exact=True), mix.slo, self.part.deviations)
+            return not missed(fresh.feels(mix, mix.mean_load, exact=True), mix.slo, self.part.deviations)
 
         low, high = _LEAST * most, most
         if not good(low):
@@ -136,7 +129,7 @@ class Valleys:
                 used[job.name] = hours * speed / length / 3600.0
                 if left[job.name] < 1e-6:
                     left[job.name], done[job.name] = 0.0, clock + taken
-            found.append(Hour(clock, length, rate, used, replicas))
+            found.append(Hour(clock, rate, used, replicas))
             clock, place = clock + length, place + 1
         return found, done
 
@@ -279,7 +272,7 @@ class _Group:
     classes: tuple[TrafficClass, ...]
     question: PlanQuestion
     found: Found
-    valleys: dict[tuple[str, ...], Valleys]
+    filled: list[Valleys]
     entry: Ranked | None = None
     why: str = ""  #: nothing serves them whatever the objectives
 
@@ -305,14 +298,11 @@ class _Group:
         (part,) = self.option.parts
         return self.question.demand.peak_load / part.ability.load * part.replica.gpus
 
-    def beside(self, option: Option) -> Valleys | None:
+    @property
+    def valleys(self) -> Valleys | None:
         """Batch jobs of the group, where they fill the valleys of a profile."""
-        return self.valleys.get(_key(option))
-
-
-def _key(option: Option) -> tuple[str, ...]:
-    (part,) = option.parts
-    return (part.replica.gpu, *(f"{key}={value}" for key, value in part.replica.scenario.items()))
+        (part,) = self.option.parts
+        return next((each for each in self.filled if each.part.replica is part.replica), None)
 
 
 @keywords(PlanOptions)
@@ -413,9 +403,9 @@ def _group(question: PlanQuestion, classes: tuple[TrafficClass, ...], searched: 
         try:
             searched[names] = search(asked)
         except WorkloadError as error:  # longer than the model's context
-            return _Group(classes, asked, Found(), {}, why=str(error))
+            return _Group(classes, asked, Found(), [], why=str(error))
     found = replace(searched[names], refused=list(searched[names].refused))
-    group = _Group(classes, asked, found, {})
+    group = _Group(classes, asked, found, [])
     if filling and question.course is not None:
         whole = _mix(question, classes, 1.0)
         share = mix.mean_load / question.demand.mean_load
@@ -425,7 +415,7 @@ def _group(question: PlanQuestion, classes: tuple[TrafficClass, ...], searched: 
             filled = _filled(asked, option, valleys)
             if filled is not None:
                 options.append(filled)
-                group.valleys[_key(filled)] = valleys
+                group.filled.append(valleys)
         found.options = options
     group.entry = next(iter(ranked(asked, found)), None)
     return group
@@ -497,8 +487,7 @@ def _why(best: Sequence[_Group], ends: Sequence[Sequence[_Group]]) -> str:
     if _rank(best)[:2] == _rank(other)[:2]:
         return f"{head}: {how} fleets cost the same, {more}."
     needs = [sum(group.need for group in each) for each in (best, other)]
-    jobs = [group.name for group in best if group.beside(group.option) is not None]
-    if jobs and len(other) > len(best):
+    if any(group.valleys for group in best) and len(other) > len(best):
         why = "the batch job takes what the peak leaves free in other hours"
     elif needs[1] <= needs[0] * 1.02:
         why = f"the work is {needs[1]:.1f} GPUs apart, rounded up to whole replicas {theirs.gpus}"
@@ -513,26 +502,17 @@ def _told(  # noqa: PLR0913, PLR0917 - all that was found
     classes: Sequence[TrafficClass], chosen: Sequence[_Group], groupings: Sequence[Grouping], names: Mapping[int, str],
     unmet: Mapping[str, str], words: Sequence[str],
 ) -> ClassPlan:  # fmt: skip
-    def row(  # noqa: PLR0913, PLR0917 - a class and what became of it
-        each: TrafficClass, model: str, fleet: int | None, done: float | None, held: tuple[Held, ...] = (),
-        unmet: str = "",
-    ) -> ClassRow:  # fmt: skip
-        return ClassRow(each.name, model, fleet, each.rate, each.isl.mean, each.osl.mean, each.priority, each.requests,
-                        each.deadline_h, done, held, unmet)  # fmt: skip
-
     fleets, notes = list[ClassFleet](), list[str]()
-    rows = {each.name: row(each, each.model, None, None, unmet=unmet[each.name])
-            for each in classes if each.name in unmet}  # fmt: skip
+    met: dict[str, tuple[str, int, float | None, tuple[Held, ...]]] = {}
     for number, group in enumerate(chosen, 1):
         entry = group.entry
         assert entry is not None  # of groups that are met
         candidate, model = candidate_of(group.question, entry), names[id(group)]
-        valleys = group.beside(group.option)
-        hours, done = valleys.hours(group.option.parts[0].working) if valleys else ([], {})
+        hours, done = group.valleys.hours(group.option.parts[0].working) if group.valleys else ([], {})
         fleets.append(ClassFleet(tuple(each.name for each in group.classes), model, candidate, tuple(hours)))
         for each in group.classes:  # a job that has no hours of its own has the rate of its deadline
             held = tuple(_held(group, candidate, objective) for objective in each.slo)
-            rows[each.name] = row(each, model, number, done.get(each.name, each.deadline_h), held)
+            met[each.name] = model, number, done.get(each.name, each.deadline_h), held
         notes += warnings(group.question, group.found, [entry])
     hosts = hosts_of((
         (f"{names[id(group)]} {deployment_name(part.replica.scenario)}", part)
@@ -550,13 +530,19 @@ def _told(  # noqa: PLR0913, PLR0917 - all that was found
                       f"{', '.join(fleet.classes)}")  # fmt: skip
     money = "no price is known" if usd is None else f"${usd:,.2f} an hour"
     answer = f"{gpus:,} GPU{'s' if gpus > 1 else ''} = {'; '.join(pieces)}: {money}."
-    told = tuple(rows[each.name] for each in classes)
+    told = []
+    for each in classes:
+        model, place, ended, held = met.get(each.name, (each.model, None, None, ()))
+        isl, osl, why = each.isl.mean, each.osl.mean, unmet.get(each.name, "")
+        row = ClassRow(each.name, model, place, each.rate, isl, osl, each.priority, each.requests, each.deadline_h,
+                       ended, held, why)  # fmt: skip
+        told.append(row)
     return ClassPlan(
         version=__version__,
         question=f"{asked}, {peaks:.3g} times as many at the peak" if peaks > 1 else asked,
         confidence=chosen[0].question.confidence,
         answer=" ".join([answer, *filter(None, words), *_done(told)]),
-        classes=told,
+        classes=tuple(told),
         fleets=tuple(fleets),
         groupings=tuple(groupings),
         hosts=hosts,

@@ -21,7 +21,6 @@ from rooflinekit.decision.economics.token_prices import MILLION, token_times
 from rooflinekit.decision.planning.demand import Demand
 from rooflinekit.decision.planning.fleet import Option, Part, Replica
 from rooflinekit.decision.sweeping.pareto import on_front
-from rooflinekit.load.answer import LoadPlay
 from rooflinekit.model.power import Energy, plug_power
 from rooflinekit.model.serving.energy import load_power, token_energy
 from rooflinekit.model.types.answer import Plain
@@ -213,30 +212,22 @@ class Point(Plain):
 
 def points(parts: Sequence[Part], tariff: Tariff) -> list[Point]:
     """Every replica at the loads that were played of it, those that stand on a front."""
-    seen = [point for part in parts for point in _loads(part, tariff)]
+    seen = []
+    for replica, curve in ((part.replica, curve) for part in parts for curve in part.replica.curves):
+        price, gpus = tariff.price(replica.gpu), replica.gpus
+        isl, osl = curve.asked.isl.mean, curve.asked.osl.mean
+        for load, played in curve.played.items():
+            if not played.stable:
+                continue
+            rate, (ttft, e2e) = played.rate / curve.scheduler.replicas, (played.samples[key] for key in ("ttft", "e2e"))
+            usd = None if price is None else float(usd_per_million(price * gpus, rate * (isl + osl)))
+            seen.append(Point(replica.scenario, gpus, load, 1.0 / played.tpot, rate * osl / gpus, ttft.mean * 1e3,
+                              e2e.mean * 1e3, usd))  # fmt: skip
     speed = front(seen, lambda point: (-point.tok_s_per_user, -point.tok_s_per_gpu))
     priced = [point for point in seen if point.usd_per_million_tokens is not None]
     cost = front(priced, lambda point: (point.e2el_ms, point.usd_per_million_tokens or 0.0))
     named = [(point, tuple(n for n, on in (("speed", speed), ("cost", cost)) if point in on)) for point in seen]
     return sorted((replace(point, on=on) for point, on in named if on), key=lambda point: -point.tok_s_per_user)
-
-
-def _loads(part: Part, tariff: Tariff) -> list[Point]:
-    found, replica = [], part.replica
-    price = tariff.price(replica.gpu)
-    for curve in replica.curves:
-        plays: Iterable[tuple[float, LoadPlay]] = ((at, each) for at, each in curve.played.items() if each.stable)
-        for load, played in plays:
-            rate, isl, osl = played.rate / curve.scheduler.replicas, curve.asked.isl.mean, curve.asked.osl.mean
-            hour = None if price is None else price * replica.gpus
-            found.append(
-                Point(
-                    replica.scenario, replica.gpus, load, 1.0 / played.tpot, rate * osl / replica.gpus,
-                    played.samples["ttft"].mean * 1e3, played.samples["e2e"].mean * 1e3,
-                    None if hour is None else float(usd_per_million(hour, rate * (isl + osl))),
-                )
-            )  # fmt: skip
-    return found
 
 
 def front(items: Sequence[T], costs: Callable[[T], tuple[float, float]]) -> list[T]:
@@ -319,7 +310,9 @@ def _packed(gpu: str, several: list[tuple[int, str, Part]], rack: float | None) 
             hosts[0, ((f"1/{whole} of {name}", 1),)] += (whole - 1) * left
             hosts[whole * size - gpus, ((f"1/{whole} of {name}", 1),)] += left
             continue
-        most = part.most_on_a_host
+        most = part.replica.on_a_host
+        if part.reserve.hosts:  # which may fail: as many as there are spares for one
+            most = min(most, part.working)
         for (room, names), there in [*hosts.items(), ((size, ()), left)]:
             count = there
             while left and count and (each := min(room // gpus, most, left)):

@@ -20,9 +20,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.decision.planning.demand import Demand, Kept, beside
-from rooflinekit.decision.planning.mix import Mix
-from rooflinekit.decision.planning.objective import METRICS, Feels, Felt, Objective, Span, missed, slowest
+from rooflinekit.decision.planning.demand import Demand, Kept, Mix, beside
+from rooflinekit.decision.planning.objective import METRICS, Ends, Feels, Felt, Objective, missed, slowest
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.estimation.options import part_of
 from rooflinekit.estimation.scenario import SPECULATION_KEYS
@@ -126,46 +125,62 @@ class Replica:
             if self.kept is not None and demand.prefixes is not None:
                 source = partial(demand.prefixes.drawn, self.kept)
                 asked = replace(asked, cached=self.kept.cached, source=source)
-            longest = asked.longest
-            asked = _OF_ROLE[role](asked)
-            if (several := demand.together) > 1:  # as many for each replica as for one alone
+            longest, several = asked.longest, demand.together
+            asked = _of_role(asked, role)
+            if several > 1:  # as many for each replica as for one alone
                 asked = asked.times(several)
-            router = demand.router if demand.together > 1 else "round-robin"
             chosen = Scheduler(
                 seed=seed,
-                by_class=isinstance(demand, Mix) and demand.by_priority,
+                by_class=isinstance(demand, Mix) and len({each.priority for each in demand.classes}) > 1,
                 imports=role == "decode",
-                replicas=demand.together,
-                router=router,
+                replicas=several,
+                router=demand.router if several > 1 else "round-robin",
             )
             settled = _SETTLED if demand.closed else 0
             self._curves[key] = law, LoadCurve(self.predictor, asked, chosen, most, settled, longest)
         return self._curves[key][1]
 
+    def retuned(self, setting: dict[str, Any], demand: Demand) -> Replica:
+        """The same split with another token budget or limit of sequences; its operations stay as they are.
 
-def _prompts(asked: AskedLoad) -> AskedLoad:
-    """Up to the first token."""
+        Raises DoesNotFitError where the cache then has no room.
+        """
+        plan = self.resolved.plan
+        chosen = replace(plan.deployment.settings, **setting)
+        plan = replace(plan, deployment=replace(plan.deployment, settings=chosen))
+        resolved = replace(self.resolved, predictor=self.predictor.on(plan))
+        return Replica(self.scenario | setting, resolved, _room(resolved.predictor, demand))
+
+    def remembering(self, demand: Demand, tiers: tuple[CacheTier, ...], replicas: float) -> Replica:
+        """The same with a prefix cache and some tiers, as one of so many replicas."""
+        assert demand.prefixes is not None  # asked only where something is known of prefixes
+        kept = demand.prefixes.kept(self.predictor, tiers, replicas)
+        return Replica(self.scenario | {"cached": int(kept.cached)}, self.resolved, self.room, kept)
+
+    def link_seconds(self, demand: Demand) -> float:
+        """Time that the cache of a mean prompt takes to a decode replica [s]; infinite without a link.
+
+        A NIC for each accelerator of this replica, or its PCIe link where no NIC is known.
+        """
+        accelerator = self.resolved.plan.system.accelerator
+        bandwidth = float(accelerator.nic_bandwidth or accelerator.pcie_bandwidth) * self.gpus
+        each = self.predictor.memory.kv_bytes_per_token
+        return demand.isl.mean * each / bandwidth if bandwidth else math.inf
+
+
+def _of_role(asked: AskedLoad, role: str) -> AskedLoad:
+    """Prompts up to their first token; or answers from the second on, of which each has one: prompts come computed."""
+    if role == "serve":
+        return asked
 
     def drawn(process: Process, count: int, seed: int) -> Drawn:
         whole = asked.draw(process, count, seed)
-        return Drawn(whole.time, whole.isl, [1] * count, whole.priority, whole.cached, whole.kind)
-
-    return replace(asked, osl=Fixed(1), source=drawn)
-
-
-def _answers(asked: AskedLoad) -> AskedLoad:
-    """From the second token on, of which each has one: the prompt comes computed, with its first token."""
-
-    def drawn(process: Process, count: int, seed: int) -> Drawn:
-        whole = asked.draw(process, count, seed)
+        if role == "prefill":
+            return Drawn(whole.time, whole.isl, [1] * count, whole.priority, whole.cached, whole.kind)
         return Drawn(whole.time, whole.isl, [max(each, 2) for each in whole.osl], whole.priority, None, whole.kind)
 
-    return replace(asked, cached=0.0, source=drawn)
-
-
-_OF_ROLE: dict[str, Callable[[AskedLoad], AskedLoad]] = {
-    "serve": lambda asked: asked, "prefill": _prompts, "decode": _answers,
-}  # fmt: skip
+    alike: dict[str, Any] = {"osl": Fixed(1)} if role == "prefill" else {"cached": 0.0}
+    return replace(asked, source=drawn, **alike)
 
 
 @dataclass(frozen=True)
@@ -213,7 +228,7 @@ class Bearer:
             named = demand.classes if isinstance(demand, Mix) else ()
             return replace(beyond, classes={each.name: beyond for each in named})
         low, high, share = curve.between(load, known)
-        felt = replace(_felt(low, share, high), read=_between(self._samples(low), self._samples(high), share))
+        felt = _felt(low, share, high, _between(self._samples(low), self._samples(high), share))
         if not isinstance(demand, Mix):
             return felt
         classes = enumerate(demand.classes)
@@ -261,6 +276,52 @@ class Bearer:
         token = own["tpot"] if own["tpot"].count else Sample([played.lone_step])
         return {"ttft": own["ttft"], "tpot": token, "e2el": own["e2e"]}
 
+    def feels(self, demand: Demand, load: float, exact: bool = False) -> Feels:
+        """What is felt at this load where steps take a factor times as long; of a closed loop the same load at each.
+
+        exact: whether the expected times are those of a play of this load; others are then between what was played.
+        """
+
+        @cache
+        def feels(factor: float) -> Felt:
+            at = load if demand.closed else load * factor
+            return self.feel(demand, at, exact and factor == 1.0, known=exact).stretched(factor)
+
+        return feels
+
+    def staffed(self, demand: Demand) -> Replica:
+        """The same with as many API servers as a full engine keeps busy, where there are several and nobody says."""
+        replica = self.replica
+        deployment = replica.resolved.plan.deployment
+        told = deployment.settings.api_servers or deployment.settings.front_end == "token-ids"
+        if told or server_setting(deployment.engine, deployment.engine_version, "api_servers") is None:
+            return replica
+        asked, scene = self.curve(demand).asked, self.curve(demand).scene
+        rate = full_rate(scene.tables, scene.rules, asked.isl.mean, asked.osl.mean, asked.cached)
+        sent = {"prefill": 1.0, "decode": asked.osl.mean - 1.0}.get(self.role, asked.osl.mean)
+        needed = math.ceil(rate * (scene.front.time(round(asked.isl.mean)) + sent * scene.front.stream))
+        return replica if needed <= scene.front.servers else replica.retuned({"api_servers": needed}, demand)
+
+    def room_left(self, best: Part, demand: Demand, slo: Sequence[Objective]) -> float:
+        """How much of a limit is left where the capacity of another ends: the limit over what one play says.
+
+        Where that is the knee, the one knee over the other; where no objective holds, that at the first rung.
+        """
+        seen, binds = demand.seen(best.working), best.ability.binds
+        curve = self.curve(seen)
+        if "users" in binds:
+            return 0.0
+        if "knee" in binds:
+            return curve.loads[-1] / best.bearer.curve(seen).loads[-1]
+        load = best.ability.load or curve.loads[0]
+        plain, left = best.bearer.feel(seen, load, known=True), math.inf
+        for each in (each for each in slo if str(each) in binds):
+            steps, further = plain.factors(each.metric, best.deviations)
+            at = load if demand.closed else load * steps
+            value = each.value(self.feel(seen, at, exact=True)) if at <= curve.loads[-1] else math.inf
+            left = min(left, each.limit / (steps * further * value))
+        return left
+
 
 _NOTHING = Sample([0.0])
 
@@ -277,30 +338,21 @@ def _between(low: Samples, high: Samples, share: float) -> Callable[[str, float 
     return read
 
 
-def _felt(low: LoadPlay, share: float, high: LoadPlay) -> Felt:
-    """What is between two plays but their latencies: whether it can be sustained, and how far its times may err."""
+def _felt(low: LoadPlay, share: float, high: LoadPlay, read: Callable[[str, float | None], float]) -> Felt:
+    """What is between two plays: whether it can be sustained, and how far its times may err."""
     stable = low.stable and (share == 0.0 or high.stable)
     if low.predictor.plan.calibration is None:
-        return Felt(_unread, stable)
-    spans = _spans(low)
-    reaches = {metric: low.reach(metric, span) for metric, span in spans.items()}
-    ends = {metric: reach.factors() for metric, reach in reaches.items()}
-    moved = {metric: (ends[metric][0] / less, ends[metric][1] / more) for metric, (less, more) in spans.items()}
-    inner = {metric: reach.inner for metric, reach in reaches.items()}
+        return Felt(read, stable)
+    ends = {}
+    for metric, span in _spans(low).items():
+        reach = low.reach(metric, span)
+        less, more = reach.factors()
+        ends[metric] = Ends(span, (less / span[0], more / span[1]), reach.inner)
     first = low.samples["ttft"].mean / low.samples["e2e"].mean
-    whole = [tuple(first * a + (1.0 - first) * b for a, b in zip(each["ttft"], each["tpot"], strict=True))
-             for each in (spans, moved, inner)]  # fmt: skip
-    return Felt(
-        _unread, stable, spans | {"e2el": (whole[0][0], whole[0][1])}, moved | {"e2el": (whole[1][0], whole[1][1])},
-        inner | {"e2el": whole[2]},
-    )  # fmt: skip
+    return Felt(read, stable, ends | {"e2el": ends["ttft"].with_tokens(ends["tpot"], first)})
 
 
-def _unread(metric: str, share: float | None) -> float:
-    raise ValueError(f"nobody has said what {metric} is")
-
-
-def _spans(played: LoadPlay) -> dict[str, Span]:
+def _spans(played: LoadPlay) -> dict[str, tuple[float, float]]:
     """Ends of the steps that TTFT and TPOT are made of, over what is expected; the front end takes what it takes."""
     decode, prompt = (
         (float(step.low / step.expected), float(step.high / step.expected)) for step in (played.decode, played.prompt)
@@ -343,39 +395,6 @@ def lay_out(model: str, gpu: str, scenario: dict[str, Any], demand: Demand, cali
         return lay_out(model, gpu, scenario | {"memory_fraction": best}, demand, calibration)
 
 
-def retuned(replica: Replica, setting: dict[str, Any], demand: Demand) -> Replica:
-    """The same split with another token budget or limit of sequences; its operations stay as they are.
-
-    Raises DoesNotFitError where the cache then has no room.
-    """
-    plan = replica.resolved.plan
-    chosen = replace(plan.deployment.settings, **setting)
-    plan = replace(plan, deployment=replace(plan.deployment, settings=chosen))
-    resolved = replace(replica.resolved, predictor=replica.predictor.on(plan))
-    return Replica(replica.scenario | setting, resolved, _room(resolved.predictor, demand))
-
-
-def staffed(bearer: Bearer, demand: Demand) -> Replica:
-    """The same with as many API servers as a full engine keeps busy, where the engine has several and nobody says."""
-    replica = bearer.replica
-    deployment = replica.resolved.plan.deployment
-    told = deployment.settings.api_servers or deployment.settings.front_end == "token-ids"
-    if told or server_setting(deployment.engine, deployment.engine_version, "api_servers") is None:
-        return replica
-    asked, scene = bearer.curve(demand).asked, bearer.curve(demand).scene
-    rate = full_rate(scene.tables, scene.rules, asked.isl.mean, asked.osl.mean, asked.cached)
-    sent = {"prefill": 1.0, "decode": asked.osl.mean - 1.0}.get(bearer.role, asked.osl.mean)
-    needed = math.ceil(rate * (scene.front.time(round(asked.isl.mean)) + sent * scene.front.stream))
-    return replica if needed <= scene.front.servers else retuned(replica, {"api_servers": needed}, demand)
-
-
-def remembering(base: Replica, demand: Demand, tiers: tuple[CacheTier, ...], replicas: float) -> Replica:
-    """The same with a prefix cache and some tiers, as one of so many replicas."""
-    assert demand.prefixes is not None  # asked only where something is known of prefixes
-    kept = demand.prefixes.kept(base.predictor, tiers, replicas)
-    return Replica(base.scenario | {"cached": int(kept.cached)}, base.resolved, base.room, kept)
-
-
 def _room(predictor: Predictor, demand: Demand) -> float:
     memory = predictor.memory
     room = float(slots(predictor, demand.isl.mean, demand.osl.mean, osl_cv=cv(demand.osl)))
@@ -387,20 +406,6 @@ def _room(predictor: Predictor, demand: Demand) -> float:
             f"and no request of {longest:,.0f} tokens fits beside them"
         )
     return room
-
-
-def loaded_feels(bearer: Bearer, demand: Demand, load: float, exact: bool = False) -> Feels:
-    """What is felt at this load where steps take a factor times as long; of a closed loop the same load at each.
-
-    exact: whether the expected times are those of a play of this very load; others are then between what was played.
-    """
-
-    @cache
-    def feels(factor: float) -> Felt:
-        at = load if demand.closed else load * factor
-        return bearer.feel(demand, at, exact and factor == 1.0, known=exact).stretched(factor)
-
-    return feels
 
 
 @dataclass(frozen=True)
@@ -463,17 +468,6 @@ def ability(bearer: Bearer, demand: Demand, slo: Sequence[Objective], deviations
     return Ability(float(math.floor(least + _ROUNDING)) if demand.closed else least, binds)
 
 
-def link_seconds(prefill: Replica, demand: Demand) -> float:
-    """Time that the cache of a mean prompt takes from a prefill to a decode replica [s]; infinite without a link.
-
-    A NIC for each accelerator of the prefill replica, or its PCIe link where no NIC is known.
-    """
-    accelerator = prefill.resolved.plan.system.accelerator
-    bandwidth = float(accelerator.nic_bandwidth or accelerator.pcie_bandwidth) * prefill.gpus
-    each = prefill.predictor.memory.kv_bytes_per_token
-    return demand.isl.mean * each / bandwidth if bandwidth else math.inf
-
-
 def joined(first: Felt, after: Felt) -> Felt:
     """Both parts of a request together; deviations of the end-to-end time add as squares.
 
@@ -491,15 +485,10 @@ def joined(first: Felt, after: Felt) -> Felt:
         square = sum(math.copysign(part * part, part) for part in parts)
         return begun + rest + math.copysign(math.sqrt(abs(square)), square)
 
-    def both(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-        if not (one and other and stable):
-            return {}
-        weight = begun / (begun + rest)
-        whole = tuple(weight * a + (1.0 - weight) * b for a, b in zip(one["ttft"], other["tpot"], strict=True))
-        return {"ttft": one["ttft"], "tpot": other["tpot"], "e2el": whole}
-
-    return Felt(read, True, both(first.spans, after.spans), both(first.moved, after.moved),
-                both(first.inner, after.inner))  # fmt: skip
+    if not (first.ends and after.ends and stable):
+        return Felt(read)
+    ttft, tpot = first.ends["ttft"], after.ends["tpot"]
+    return Felt(read, ends={"ttft": ttft, "tpot": tpot, "e2el": ttft.with_tokens(tpot, begun / (begun + rest))})
 
 
 @dataclass(frozen=True)
@@ -572,19 +561,14 @@ class Part:
 
     def holds(self, demand: Demand, slo: Sequence[Objective]) -> bool:
         """Whether all objectives hold as the peak is played, at the place of the interval that it is sized for."""
-        own, seen, load = answered(self.role, slo), self.seen(demand), self.asked(demand)
-        feels = loaded_feels(self.bearer, seen, load, exact=True)
+        own, seen, load = answered(self.role, slo), self.seen(demand), self.load(demand, self.reserve.headroom)
+        feels = self.bearer.feels(seen, load, exact=True)
         for each in own if not demand.closed else ():  # what steps so slow make of the load is played too
             slower = load * feels(1.0).factors(each.metric, self.deviations)[0]
             if slower > self.bearer.curve(seen).loads[-1] * (1.0 + _ROUNDING):
                 return False
             self.bearer.play(seen, slower)
-        return not missed(loaded_feels(self.bearer, seen, load, exact=True), own, self.deviations)
-
-    def asked(self, demand: Demand) -> float:
-        """What one of so many replicas bears at least: the load at the peak, and the headroom beyond it."""
-        load = demand.peak_load * self.share / self.working / (1.0 - self.reserve.headroom)
-        return float(math.ceil(load - _ROUNDING)) if demand.closed else load
+        return not missed(self.bearer.feels(seen, load, exact=True), own, self.deviations)
 
     def confirmed(self, demand: Demand, slo: Sequence[Objective]) -> Part:
         """The fleet next to this one that holds as it is played, while one replica less does not.
@@ -599,7 +583,7 @@ class Part:
         if working in {0, self.working}:
             return replace(self, working=working)
         found = replace(self, working=working)
-        return replace(found, ability=replace(self.ability, load=found.asked(demand)))
+        return replace(found, ability=replace(self.ability, load=found.load(demand, self.reserve.headroom)))
 
     @property
     def role(self) -> str:
@@ -617,12 +601,6 @@ class Part:
         return self.reserve.spares(self.replica, self.working)
 
     @property
-    def most_on_a_host(self) -> int:
-        """Replicas that one host holds: where it may fail, as many as there are spares for it."""
-        room = self.replica.on_a_host
-        return min(room, self.working) if self.reserve.hosts else room
-
-    @property
     def replicas(self) -> int:
         """All of them."""
         return self.working + self.spare
@@ -632,18 +610,13 @@ class Part:
         """Accelerators in all."""
         return self.replicas * self.replica.gpus
 
-    @property
-    def bears(self) -> float:
-        """What those that work bear together."""
-        return self.ability.load * self.working
-
     def seen(self, demand: Demand) -> Demand:
         """The traffic as one working replica sees it."""
         return demand.seen(self.working)
 
-    def load(self, demand: Demand) -> float:
-        """On each working replica at the peak, those in reserve being down; whole users."""
-        each = demand.peak_load * self.share / self.working
+    def load(self, demand: Demand, headroom: float = 0.0) -> float:
+        """On each working replica at the peak, those in reserve being down, and the headroom beyond it; whole users."""
+        each = demand.peak_load * self.share / self.working / (1.0 - headroom)
         return float(math.ceil(each - _ROUNDING)) if demand.closed else each
 
     def mean_load(self, demand: Demand) -> float:
@@ -653,7 +626,7 @@ class Part:
 
     def feels(self, demand: Demand) -> Feels:
         """Latencies of a replica at the peak, by how many times as long as expected the steps take."""
-        return loaded_feels(self.bearer, self.seen(demand), self.load(demand), exact=True)
+        return self.bearer.feels(self.seen(demand), self.load(demand), exact=True)
 
     def played(self, demand: Demand) -> LoadPlay:
         """A replica at the peak."""
@@ -737,27 +710,6 @@ def shared_out(parts: Sequence[Part]) -> tuple[Part, ...]:
     """Traffic in proportion to what the working replicas of each part bear."""
     whole = sum(part.working * part.ability.load for part in parts)
     return tuple(replace(part, share=part.working * part.ability.load / whole) for part in parts)
-
-
-def room_left(bearer: Bearer, best: Part, demand: Demand, slo: Sequence[Objective]) -> float:
-    """How much of a limit is left to a replica where the capacity of another ends: the limit over what one play says.
-
-    Where that is the knee, the one knee over the other; where no objective holds, of all objectives at the first rung.
-    """
-    seen, binds = demand.seen(best.working), best.ability.binds
-    curve = bearer.curve(seen)
-    if "users" in binds:
-        return 0.0
-    if "knee" in binds:
-        return curve.loads[-1] / best.bearer.curve(seen).loads[-1]
-    load = best.ability.load or curve.loads[0]
-    plain, left = best.bearer.feel(seen, load, known=True), math.inf
-    for each in (each for each in slo if str(each) in binds):
-        steps, further = plain.factors(each.metric, best.deviations)
-        at = load if demand.closed else load * steps
-        value = each.value(bearer.feel(seen, at, exact=True)) if at <= curve.loads[-1] else math.inf
-        left = min(left, each.limit / (steps * further * value))
-    return left
 
 
 def working_replicas(ability: Ability, demand: Demand, reserve: Reserve) -> int:

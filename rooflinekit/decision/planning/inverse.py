@@ -12,13 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflinekit.decision.planning.capacity import Capacity
-from rooflinekit.decision.planning.demand import read_demand
+from rooflinekit.decision.planning.demand import Course, flat, read_demand
 from rooflinekit.decision.planning.fleet import Bearer, Option, ability, lay_out
 from rooflinekit.decision.planning.objective import Objective, limits_in_words, parse_objectives, refuse_undecoded
-from rooflinekit.decision.planning.over_time import gpu_table
+from rooflinekit.decision.planning.over_time import Capacity, gpu_table
 from rooflinekit.decision.planning.plan import DEFAULT_SLO, PlanAnswer, deployment_name, plan, read_question
-from rooflinekit.decision.planning.profile import Course, flat
 from rooflinekit.decision.planning.rank import worst_evidence
 from rooflinekit.decision.planning.search import PlanQuestion, Progress, search
 from rooflinekit.estimation.estimator import Resolved, read_deployment, read_workload, resolve
@@ -227,12 +225,12 @@ def largest(
     if what not in LARGEST:
         raise UnknownNameError("quantity", what, LARGEST)
     slo = parse_objectives(subject_to) if subject_to.strip() else ()
-    sure = {key: scenario.pop(key) for key in ("confidence",) if key in scenario}
-    if not 0.5 <= sure.get("confidence", 0.5) <= 0.999:
-        raise InputError(f"confidence must be from 0.5 to 0.999, not {sure['confidence']}")
+    confidence = scenario.pop("confidence", 0.5)
+    if not 0.5 <= confidence <= 0.999:
+        raise InputError(f"confidence must be from 0.5 to 0.999, not {confidence}")
     given = read(LoadCase if what in ("rate", "users") else StaticCase, scenario)
     if what in ("rate", "users"):
-        return _under_load(what, str(model), str(gpu), slo, given, **sure)
+        return _under_load(what, str(model), str(gpu), slo, given, confidence)
     asked = _Asked.static(model, gpu, slo, given)
     work = read_workload(given, asked.resolved.plan)
     return _batch(asked, work) if what == "batch" else _context(asked, work)
@@ -275,7 +273,7 @@ def _context(asked: _Asked, work: Workload) -> Solution:
 
 
 def _under_load(  # noqa: PLR0913, PLR0917 - a question with its parts
-    what: str, model: str, gpu: str, slo: tuple[Objective, ...], given: dict[str, Any], confidence: float = 0.5
+    what: str, model: str, gpu: str, slo: tuple[Objective, ...], given: dict[str, Any], confidence: float
 ) -> Solution:  # fmt: skip
     cv = {"cv": given["burstiness"]} if "burstiness" in given else {}
     lengths, layout = part_of(given, ("isl", "osl")), part_of(given, DEPLOYMENT_KEYS)
@@ -483,16 +481,14 @@ def _paid_options(question: PlanQuestion, course: Course, budget: float) -> list
 
 def monthly(capacity: Capacity, course: Course) -> float:
     """Cost of the fleet in the first month, by the hour [USD]."""
-    price = capacity.question.tariff.price(capacity.option.names[0]) or 0.0
-    return float(gpu_table(capacity, course)[0] @ course.month_hours) * price
+    return float(gpu_table(capacity, course)[0] @ course.month_hours) * (capacity.price or 0.0)
 
 
 def _paid_for(capacity: Capacity, course: Course, budget: float) -> float:
     """The largest mean rate that costs no more [1/s]; 0 where nothing does. More requests never cost less."""
-    limit = capacity.question.reserve.limit(capacity.option.names[0])
 
     def pays(rate: float) -> bool:
-        within = capacity.gpus(rate * course.profile.peak) <= limit
+        within = capacity.fleet(rate * course.profile.peak).gpus <= capacity.limit
         return within and monthly(capacity, Course(course.profile.scaled(rate))) <= budget * (1.0 + _CLOSE)
 
     low, high = _LEAST, _LEAST
@@ -511,7 +507,7 @@ def _of_budget(question: PlanQuestion, capacity: Capacity, course: Course, rate:
     pieces = [f"{part.replicas} {'' if part.role == 'serve' else part.role + ' '}x "
               f"{deployment_name(part.replica.scenario)}" for part in fleet.parts]  # fmt: skip
     peak = f", {top:.4g} at the peak of {course.profile.name}" if len(course.profile.rates) > 1 else ""
-    binds = "limit" if capacity.gpus(top * (1.0 + _ROUGH)) > question.reserve.limit(fleet.names[0]) else "budget"
+    binds = "limit" if capacity.fleet(top * (1.0 + _ROUGH)).gpus > capacity.limit else "budget"
     one = fleet.gpus == 1
     answer = (
         f"The largest rate is {rate:.4g} requests/s{peak}: {fleet.gpus:,} {'GPU' if one else 'GPUs'} as "

@@ -8,6 +8,7 @@ from bisect import bisect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
+from typing import NamedTuple
 
 from rooflinekit.model.types.engine import DEVIATIONS, NORMAL
 from rooflinekit.model.types.errors import WorkloadError, nearest_of
@@ -80,8 +81,30 @@ class Objective:
         return self.value(felt) <= self.limit
 
 
-Span = tuple[float, float]
-"""Ends of a 90 % interval over what is expected."""
+class Ends(NamedTuple):
+    """Ends of a calibrated 90 % interval over what is expected: of the steps that a metric is made of, low and high.
+
+    further: how much further the metric itself reaches (`LoadEnds`); inner: the inner quantiles, normal unless told.
+    """
+
+    steps: Sequence[float] = (1.0, 1.0)
+    further: Sequence[float] = (1.0, 1.0)
+    inner: Sequence[float] = NORMAL
+
+    @classmethod
+    def widest(cls, several: Sequence[Ends]) -> Ends:
+        """Those that hold all of several."""
+        steps, further = (
+            (min(low for low, _ in each), max(high for _, high in each))
+            for each in ([ends.steps for ends in several], [ends.further for ends in several])
+        )
+        return cls(steps, further, tuple(map(max, *(ends.inner for ends in several))))
+
+    def with_tokens(self, tokens: Ends, share: float) -> Ends:
+        """Those of a whole request, of which the first token, with these ends, takes a share."""
+        mixed = (tuple(share * a + (1.0 - share) * b for a, b in zip(*each, strict=True))
+                 for each in zip(self, tokens, strict=True))  # fmt: skip
+        return Ends(*mixed)
 
 
 def limits_in_words(binds: Iterable[str]) -> str:
@@ -98,27 +121,18 @@ def limits_in_words(binds: Iterable[str]) -> str:
 class Felt:
     """Latencies of a played load on a deployment [s]; infinite where it is more than can be sustained.
 
-    read: the mean (share None) or a quantile of a metric. spans: ends of the 90 % interval of the steps that a metric
-    is made of, over what is expected; moved: how much further the ends of the metric itself reach, by which its ends
-    are multiplied (`LoadEnds`); both are empty without a calibration. inner: by metric, the inner quantiles of its
-    interval; without them it is normal. classes: the same of each class of requests, where there are several.
+    read: the mean (share None) or a quantile of a metric. ends: by metric, empty without a calibration. classes: the
+    same of each class of requests, where there are several.
     """
 
     read: Callable[[str, float | None], float]
     stable: bool = True
-    spans: Mapping[str, Span] = field(default_factory=dict)
-    moved: Mapping[str, Span] = field(default_factory=dict)
-    inner: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    ends: Mapping[str, Ends] = field(default_factory=dict)
     classes: Mapping[str, Felt] = field(default_factory=dict)
 
     def value(self, metric: str, share: float | None) -> float:
         """A mean (`share` None) or a quantile [s]."""
         return self.read(metric, share) if self.stable else math.inf
-
-    @property
-    def means(self) -> dict[str, float]:
-        """Mean of every metric [s]."""
-        return {metric: self.value(metric, None) for metric in METRICS}
 
     def stretched(self, factor: float) -> Felt:
         """The latencies where everything takes `factor` times as long."""
@@ -132,15 +146,15 @@ class Felt:
 
         deviations: standard deviations of a normal distribution up the calibrated interval.
         """
-        place = place_of(deviations, self.inner.get(metric, NORMAL))
-        (low, high), (less, more) = self.spans.get(metric, _NONE), self.moved.get(metric, _NONE)
-        end, further = (high, more) if place > 0.0 else (low, less)
-        return float(end ** abs(place)), float(further ** abs(place))
+        ends = self.ends.get(metric, Ends())
+        place = place_of(deviations, ends.inner)
+        at = int(place > 0.0)
+        return float(ends.steps[at] ** abs(place)), float(ends.further[at] ** abs(place))
 
     def at(self, slo: Sequence[Objective]) -> dict[str, float]:
         """Means, and the percentiles that objectives are about [ms]."""
         limited = {f"{each.statistic}_{each.metric}_ms": each.value(self) for each in slo if each.share is not None}
-        means = {f"{metric}_ms": mean for metric, mean in self.means.items()}
+        means = {f"{metric}_ms": self.value(metric, None) for metric in METRICS}
         return {key: seconds * 1e3 for key, seconds in (means | limited).items()}
 
     def table(self, shares: Sequence[float]) -> dict[str, dict[str, float | None]]:
@@ -156,24 +170,15 @@ class Felt:
         }
 
 
-_NONE: Span = (1.0, 1.0)
-
-
 def slowest(felts: Sequence[Felt]) -> Felt:
     """The slowest statistics of several loads."""
     if len(felts) == 1:
         return felts[0]
-
-    def widest(kind: Callable[[Felt], Mapping[str, Span]]) -> dict[str, Span]:
-        ends = {key: [kind(felt)[key] for felt in felts] for key in METRICS if all(key in kind(felt) for felt in felts)}
-        return {key: (min(low for low, _ in each), max(high for _, high in each)) for key, each in ends.items()}
-
+    known = [metric for metric in METRICS if all(metric in felt.ends for felt in felts)]
     return Felt(
         lambda metric, share: max(felt.value(metric, share) for felt in felts),
         all(felt.stable for felt in felts),
-        widest(lambda felt: felt.spans),
-        widest(lambda felt: felt.moved),
-        {key: tuple(map(max, *(felt.inner.get(key, NORMAL) for felt in felts))) for key in METRICS},
+        {metric: Ends.widest([felt.ends[metric] for felt in felts]) for metric in known},
         {name: slowest([felt.classes[name] for felt in felts]) for name in felts[0].classes},
     )
 
@@ -223,25 +228,10 @@ def place_of(deviations: float, inner: Sequence[float]) -> float:
     """
     if abs(deviations) >= SIGMAS:
         return deviations / SIGMAS
-    return _along(deviations, (-SIGMAS, *DEVIATIONS, SIGMAS), (-1.0, *inner, 1.0))
-
-
-def deviations_of(place: float, inner: Sequence[float]) -> float:
-    """The other way round.
-
-    >>> deviations_of(0.1, (-0.6, -0.2, 0.1, 0.4, 0.7)), deviations_of(-2.0, NORMAL)
-    (0.0, -3.29)
-    """
-    if abs(place) >= 1.0:
-        return place * SIGMAS
-    return _along(place, (-1.0, *inner, 1.0), (-SIGMAS, *DEVIATIONS, SIGMAS))
-
-
-def _along(at: float, places: Sequence[float], values: Sequence[float]) -> float:
-    """Linear between places that rise, from the first of which to below the last it stands."""
-    n = bisect(places, at)
+    places, values = (-SIGMAS, *DEVIATIONS, SIGMAS), (-1.0, *inner, 1.0)
+    n = bisect(places, deviations)
     (low, high), (one, other) = places[n - 1 : n + 1], values[n - 1 : n + 1]
-    return one + (at - low) / (high - low) * (other - one)
+    return one + (deviations - low) / (high - low) * (other - one)
 
 
 def chance(feels: Feels, objective: Objective, asked: float = 0.0) -> float | None:
@@ -251,12 +241,12 @@ def chance(feels: Feels, objective: Objective, asked: float = 0.0) -> float | No
     it is the probability of every place below the highest one at which the objective holds. asked: standard deviations
     up the interval that are looked at first, those of the confidence asked for.
 
-    >>> plain = Felt(lambda metric, share: 0.04, spans={"tpot": (0.8, 1.25)})
+    >>> plain = Felt(lambda metric, share: 0.04, ends={"tpot": Ends((0.8, 1.25))})
     >>> objective = Objective("tpot", None, 0.05)
     >>> round(chance(plain.stretched, objective), 3)  # the limit stands at the upper end of the interval
     0.95
     """
-    if objective.metric not in feels(1.0).spans:
+    if objective.metric not in feels(1.0).ends:
         return None
 
     def met(deviations: float) -> bool:

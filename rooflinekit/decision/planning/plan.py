@@ -9,7 +9,6 @@ from dataclasses import asdict, fields, replace
 from os import PathLike
 from typing import Any, Unpack
 
-from rooflinekit.decision.economics.price import read_owning
 from rooflinekit.decision.planning.cost import (
     FleetCost,
     Hosts,
@@ -21,7 +20,7 @@ from rooflinekit.decision.planning.cost import (
     points,
     read_tariff,
 )
-from rooflinekit.decision.planning.demand import Demand, read_demand
+from rooflinekit.decision.planning.demand import OVER_TIME, Demand, asked_profile, read_course, read_demand
 from rooflinekit.decision.planning.fleet import WIDE, Option, Part, Reserve
 from rooflinekit.decision.planning.objective import (
     Objective,
@@ -33,8 +32,16 @@ from rooflinekit.decision.planning.objective import (
     slowest_factor,
 )
 from rooflinekit.decision.planning.over_time import OverTime, over_time
-from rooflinekit.decision.planning.profile import Course, Profile, flat, hourly, profile_of, read_growth, read_profile
-from rooflinekit.decision.planning.rank import Ranked, ranked, router_note, warnings
+from rooflinekit.decision.planning.rank import (
+    Measurement,
+    Ranked,
+    Swing,
+    measurements,
+    ranked,
+    router_note,
+    swings,
+    warnings,
+)
 from rooflinekit.decision.planning.search import (
     NOT_MEASURED,
     Found,
@@ -48,8 +55,6 @@ from rooflinekit.decision.planning.search import (
     searched,
     silent,
 )
-from rooflinekit.decision.planning.sensitivity import Swing, swings
-from rooflinekit.decision.planning.worth import Measurement, measurements
 from rooflinekit.estimation.options import keywords, options_of, part_of, read
 from rooflinekit.estimation.scenario import IMAGE_SIZE, SPECULATION_KEYS, PlanOptions, Steps
 from rooflinekit.model.types.answer import Plain, Tabled, plain_fields
@@ -77,10 +82,6 @@ _NAMES = {
 }  # fmt: skip
 """Options whose parts have names of their own here: there may be several."""
 
-_OVER_TIME = {"profile", "growth", "months", "tco"}
-_SCALING = (
-    "cold_start", "provision", "weights_from", "engine_start", "min_replicas", "max_replicas", "cooldown",
-)  # fmt: skip
 _DRAFTED = (1, 3)  # tokens of a draft that are tried
 _SPARE = re.compile(r"(?P<count>\d{1,4})\s*(?P<what>host|gpu)?s?")
 _ROLES = {"prefill": "prefill ", "decode": "decode "}
@@ -384,11 +385,6 @@ def _measured_in_words(candidates: Sequence[Candidate]) -> str | None:
     return f"The cheapest with measured kernels is {other.name} on {other.gpu}: {_gpus(other.gpus)}{money}."
 
 
-def _worth(measure: Sequence[Measurement]) -> str:
-    """The measurement that pays most."""
-    return f"A measurement would pay: {measure[0]} (-v has the commands)." if measure else ""
-
-
 def _why(candidates: Sequence[Candidate], lost: Sequence[Candidate], question: PlanQuestion) -> str:
     """Sentence on the limit of the best, and how much dearer the next accelerator or fleet is."""
     best = candidates[0]
@@ -514,7 +510,7 @@ def read_question(
         raise InputError("classes of requests have a plan of their own: plan_classes(FILE, MODEL), or --classes")
     if given.pop("aggregated_only", False):
         given["disaggregated"] = False
-    if given.keys() & _OVER_TIME:
+    if given.keys() & OVER_TIME:
         given["mixed"] = False  # whose hours would be a search of their own
     if given.get("autoscale"):
         given["disaggregated"] = False  # one number of replicas is scaled
@@ -539,75 +535,36 @@ def read_question(
         if given.get("autoscale"):
             raise InputError("encoder_gpus does not go with autoscale; leave one of them out")
     objectives = parse_objectives(slo)
-    profile = _profile(given)
+    profile = asked_profile(given)
     demand = read_demand(given | {"max_context": context}, objectives)
     refuse_undecoded(objectives, demand.osl.mean)
     reserve = _reserve(names, given)
     demand = replace(demand, reach=1.0 / (1.0 - reserve.headroom))
+    shared = part_of(given, ("memory_fraction", "activations", "system", *options_of(Steps)))
+    shared |= {"images": images.count, "image_size": given.get("image_size", IMAGE_SIZE)} if images else {}
+    adapters = {"lora_rank": 0, "lora_adapters": 1} | part_of(given, ("lora_rank", "lora_adapters"))
+    shared |= adapters if adapters["lora_rank"] or adapters["lora_adapters"] > 1 else {}
     space = {each.name: given[each.name] for each in fields(Space) if each.name in given}
-    space["steps"] = part_of(given, options_of(Steps))
     several = {key: _listed(key, value) for key, value in space.items() if key in _SPACE_LISTS}
     return PlanQuestion(
         model=str(model),
         demand=demand,
         slo=objectives,
-        space=Space(**space | several | {"gpus": names, "drafts": tuple(_drafts(loaded, given))}),
+        space=Space(**space | several | {"gpus": names, "shared": shared, "drafts": tuple(_drafts(loaded, given))}),
         reserve=reserve,
         tariff=read_tariff(names, given, demand),
         calibration=given.get("calibration"),
         confidence=given.get("confidence", 0.9),
         measured_only=given.get("measured_only", False),
         seed=given.get("seed", 0),
-        course=_course(given, profile, demand),
+        course=read_course(given, profile, demand),
         sensitivity=given.get("sensitivity", False),
         progress=progress or silent,
     )
 
 
-def _profile(given: dict[str, Any]) -> Profile | None:
-    """The profile of a file or of hourly rates, of whose peak the demand becomes; None for that of a trace."""
-    said = given.get("profile")
-    if said is None or str(said) == "trace":
-        return None
-    for key in ("peak", "users", "trace"):
-        if given.get(key) is not None:
-            other = "; for the hours of a trace give --profile trace" if key == "trace" else ""
-            raise InputError(f"{key} and profile exclude each other: the profile has its own load{other}")
-    profile = hourly(said) if isinstance(said, (list, tuple)) else read_profile(said)
-    if given.get("rate") is not None:
-        profile = profile.scaled(positive(given["rate"], "rate") / profile.mean)
-    given |= {"rate": profile.mean, "peak": profile.peak / profile.mean}
-    return profile
-
-
-def _course(given: dict[str, Any], profile: Profile | None, demand: Demand) -> Course | None:
-    """Course of the load over time, if there is one."""
-    scaling = part_of(given, _SCALING)
-    if scaling and not given.get("autoscale"):
-        raise InputError(f"{min(scaling)} belongs to autoscaling; add autoscale")
-    if given.get("autoscale") and "profile" not in given:
-        raise InputError("autoscaling follows a load that changes: give profile")
-    if not given.keys() & _OVER_TIME:
-        return None
-    if demand.closed:
-        raise InputError("a plan over time takes requests a second: give rate, trace or profile in place of users")
-    if profile is None and "profile" in given:
-        if demand.trace is None:
-            raise InputError("profile trace is that of a trace: give trace, or name a file of hours and rates")
-        profile = profile_of(demand.trace, demand.span_s, demand.speed)
-    growth = read_growth(given["growth"]) if "growth" in given else 0.0
-    months = given.get("months", 12 if growth else 1)
-    scaling |= part_of(given, ("load_gbps",))
-    owning = read_owning(given["tco"]) if "tco" in given else None
-    scaled = scaling if given.get("autoscale") else None
-    return Course(profile or flat(demand.peak_load), growth, months, scaled, owning)
-
-
 def _drafts(model: Model, given: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Drafts that are tried beside none: the one asked for, else the MTP layers of the checkpoint.
-
-    Raises InputError for what makes no sense, and for an acceptance that nobody gave or published.
-    """
+    """Drafts that are tried beside none: the one asked for, else the MTP layers of the checkpoint."""
     told = part_of(given, ("draft_tokens", "acceptance"))
     draft = given.get("draft", "mtp" if model.mtp_layers else "none")
     if draft == "none" and told:
@@ -723,6 +680,7 @@ def plan(
     except KeyboardInterrupt:  # the plan is known
         found.interrupted = True
     expected, measured = _expected_in_words(order, question), _measured_in_words(candidates)
+    pays = f"A measurement would pay: {measure[0]} (-v has the commands)." if measure else ""
     return PlanAnswer(
         version=__version__,
         model=load_model(question.model).value.name,
@@ -731,7 +689,7 @@ def plan(
         slo=tuple(map(str, question.slo)),
         confidence=question.confidence,
         answer=answer_in_words(best, question, [each for each in (expected, measured) if each]),
-        summary=tuple(filter(None, (_why(candidates, lost, question), expected, measured, _worth(measure), router))),
+        summary=tuple(filter(None, (_why(candidates, lost, question), expected, measured, pays, router))),
         expected=expected,
         measured=measured,
         router=router,
@@ -784,7 +742,8 @@ def candidate_of(question: PlanQuestion, entry: Ranked) -> Candidate:
     demand, option = question.demand, entry.option
     feels = option.feels(demand)
     felt = feels(1.0)
-    played, requests, seen = "", sum(_requests(part, demand) for part in option.parts), felt
+    requests = sum(int(part.played(demand).played.counted.sum()) for part in option.parts)
+    played, seen = f"{requests:,} requests at the peak", felt
     errors = {str(each): error for each in question.slo if (error := _error(option, demand, each)) is not None}
     if entry.replayed is not None:
         played, requests, seen, errors = entry.replayed.played, entry.replayed.requests, entry.replayed.felt, {}
@@ -801,15 +760,11 @@ def candidate_of(question: PlanQuestion, entry: Ranked) -> Candidate:
         probability={str(each): chance(feels, each, option.deviations) for each in question.slo},
         errors=errors,
         requests=requests,
-        played=played or f"{requests:,} requests at the peak",
+        played=played,
         expected_gpus=entry.expected.gpus,
         hosts=hosts_of(((f"{_ROLES.get(part.role, '')}{split_name(part.replica.scenario)}", part)
                        for part in option.parts), question.reserve.rack),
     )  # fmt: skip
-
-
-def _requests(part: Part, demand: Demand) -> int:
-    return int(part.played(demand).played.counted.sum())
 
 
 def _error(option: Option, demand: Demand, objective: Objective) -> float | None:
@@ -827,19 +782,16 @@ def _interval(question: PlanQuestion, option: Option) -> dict[str, list[float | 
     felt = feels(1.0)
     means = [Objective(metric, None, math.inf) for metric in ("ttft", "tpot")]
     for each in (*means, *(each for each in question.slo if each.share is not None)):
-        if each.metric not in felt.spans:
+        if each.metric not in felt.ends:
             continue
         ends = []
         for end in (-SIGMAS, SIGMAS):
             steps, further = felt.factors(each.metric, end)
-            ends.append(_ms(each.value(feels(steps)) * further))
+            seconds = each.value(feels(steps)) * further
+            ends.append(seconds * 1e3 if math.isfinite(seconds) else None)
         of = f"{each.of}_" if each.of else ""
         found[of + f"{each.statistic}_{each.metric}_ms".removeprefix("mean_")] = ends
     return found
-
-
-def _ms(seconds: float) -> float | None:
-    return seconds * 1e3 if math.isfinite(seconds) else None
 
 
 def _fleet(question: PlanQuestion, part: Part, expected: Part, known: bool) -> Fleet:

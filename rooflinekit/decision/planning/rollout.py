@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
+import numpy as np
+
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.estimation.options import part_of, read
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, RolloutCase
@@ -112,27 +114,11 @@ class RolloutPlan(Tabled):
 
 def forward_flops(plan: Plan, lengths: Sequence[float]) -> float:
     """FLOPs of one pass over sequences of these lengths, logits of every token included."""
-    import numpy as np  # noqa: PLC0415 - as elsewhere, where arrays are met
-
     tokens = np.asarray(lengths, float)
     timed = plan.time(Batch.prefill(1.0, tokens)).kernels
     own = sum(np.broadcast_to(each.kernel.count * each.kernel.flops, tokens.shape).sum() for each in timed)
     logits = 2.0 * plan.model.vocab * plan.model.hidden * (tokens - 1.0).sum()  # serving has those of the last alone
     return float(own) * plan.deployment.tp + float(logits)  # stages are added up, and ranks of dp have their own
-
-
-def train_flops(plan: Plan, lengths: Sequence[float], answers: int) -> float:
-    """FLOPs of training on so many answers, of which these lengths are a sample."""
-    return _PASSES * forward_flops(plan, lengths) * answers / len(lengths)
-
-
-def training_seconds(flops: float, gpus: int, peak: float, mfu: float) -> float:
-    """Time of arithmetic on accelerators that reach a share `mfu` of their peak [s].
-
-    >>> training_seconds(1e18, 10, 1e15, 0.2)
-    500.0
-    """
-    return flops / (gpus * peak * mfu)
 
 
 @dataclass(frozen=True)
@@ -162,7 +148,7 @@ class _Rollout:
         again, gpus = self._recomputed(play, replicas), replicas * plan.deployment.gpus
         generation, whole = until + again, gpus + apart
         peak = plan.system.accelerator.peak(Dtype.BF16)
-        training = training_seconds(self.flops, apart or gpus, peak, self.mfu)
+        training = self.flops / ((apart or gpus) * peak * self.mfu)
         step = (max(generation, training) if apart else generation + training) + self.sync
         return RolloutStep(
             replicas, gpus, apart, step, generation, tail, again, training, self.sync, step * whole / 3600.0,
@@ -171,8 +157,6 @@ class _Rollout:
 
     def _generation(self, play: LoadPlay) -> tuple[float, float]:
         """Seconds until the answers are there, and those for the last tenth; with answers in flight no one waits."""
-        import numpy as np  # noqa: PLC0415 - as above
-
         ends = np.sort(play.played.end)
         if self.in_flight is None:
             return float(ends[-1]), float(ends[-1] - ends[int(_TAIL * (len(ends) - 1))])
@@ -226,7 +210,8 @@ def plan_rollout(
     )  # fmt: skip
     kind = "experts" if "experts" in plan.model.matrices else "dense"
     mfu, rate = given.get("train_mfu", TRAIN_MFU[kind]), given.get("load_gbps", SYNC_GBPS) * GB
-    flops = train_flops(plan, [sum(pair) for pair in zip(asked.drawn.isl, asked.drawn.osl, strict=True)], answers)
+    lengths = [sum(pair) for pair in zip(asked.drawn.isl, asked.drawn.osl, strict=True)]
+    flops = _PASSES * forward_flops(plan, lengths) * answers / len(lengths)
     question = _Rollout(resolved, asked, answers, in_flight, given.get("train_gpus", 0), flops, mfu, weights / rate)
     plays = [question.step(replicas) for replicas in _replicas(given.get("rollout_gpus"), gpus, users)]
     best, play = min(plays, key=lambda each: each[0].gpu_hours)

@@ -12,7 +12,7 @@ from statistics import NormalDist
 from typing import Any, NamedTuple
 
 from rooflinekit.decision.planning.cost import Tariff, fleet_watts
-from rooflinekit.decision.planning.demand import Demand
+from rooflinekit.decision.planning.demand import Course, Demand
 from rooflinekit.decision.planning.fleet import (
     WIDE,
     Ability,
@@ -22,18 +22,10 @@ from rooflinekit.decision.planning.fleet import (
     Replica,
     Reserve,
     lay_out,
-    link_seconds,
-    loaded_feels,
-    remembering,
-    retuned,
-    room_left,
     shared_out,
-    staffed,
 )
 from rooflinekit.decision.planning.objective import Objective, missed
-from rooflinekit.decision.planning.profile import Course
 from rooflinekit.estimation.results import shares_by_cause
-from rooflinekit.estimation.scenario import IMAGE_SIZE
 from rooflinekit.load.compiled import prepare
 from rooflinekit.load.curve import SHARES
 from rooflinekit.model.types.answer import Plain
@@ -99,15 +91,9 @@ class Space:
     max_num_seqs: tuple[int, ...] = ()
     max_gpus: int | None = None
     system: str | None = None
-    memory_fraction: float | None = None
-    activations: str | None = None
-    steps: Mapping[str, Any] = field(default_factory=dict, hash=False)  #: keywords of `Steps` that were given
+    shared: Mapping[str, Any] = field(default_factory=dict, hash=False)  #: keywords that all candidates share
     drafts: tuple[dict[str, Any], ...] = ()  #: keywords of each
-    images: int = 0
-    image_size: str = IMAGE_SIZE
     encoder_gpus: tuple[int, ...] = (0,)  #: accelerators of one replica that encode images and nothing else
-    lora_rank: int = 0
-    lora_adapters: int = 1
     disaggregated: bool = True
     mixed: bool = False
 
@@ -119,15 +105,6 @@ class Space:
     def told(self) -> bool:
         """Whether the split is given in part."""
         return bool(self.tp or self.pp or self.ep or self.dp)
-
-    def fixed(self) -> dict[str, Any]:
-        """Keywords that all candidates share."""
-        shared: dict[str, Any] = {"memory_fraction": self.memory_fraction, "activations": self.activations}
-        shared |= {"system": self.system, **self.steps}
-        shared |= {"images": self.images, "image_size": self.image_size} if self.images else {}
-        adapters = {"lora_rank": self.lora_rank, "lora_adapters": self.lora_adapters}
-        shared |= adapters if self.lora_rank or self.lora_adapters > 1 else {}
-        return {key: value for key, value in shared.items() if value is not None}
 
 
 def searched(model: Model, space: Space) -> str:
@@ -167,7 +144,7 @@ def splits(model: Model, system: System, space: Space, staged: bool = False) -> 
             continue
         for ep in dict.fromkeys(eps):
             split = {"tp": tp, "pp": pp, "ep": ep, "dp": dp}
-            copies = -experts % ep if ep <= experts and "redundant_experts" not in space.steps else 0
+            copies = -experts % ep if ep <= experts and "redundant_experts" not in space.shared else 0
             found.append(split | ({"redundant_experts": copies} if copies else {}))  # as many as make ranks even
     return sorted(found, key=lambda split: (split["tp"] * split["pp"] * split["dp"], split["pp"], split["dp"]))
 
@@ -231,7 +208,7 @@ class PlanQuestion:
         }
         for setting in ({}, smallest) if role == "serve" else ({},):
             try:
-                bearer = self.bearer(retuned(replica, setting, self.demand) if setting else replica, role, link)
+                bearer = self.bearer(replica.retuned(setting, self.demand) if setting else replica, role, link)
             except DoesNotFitError:
                 continue
             if load >= bearer.knee(seen) * _FULLER:
@@ -290,7 +267,7 @@ def search(question: PlanQuestion, found: Found | None = None) -> Found:
     prepare(_REQUESTS * len(space.gpus) * len(space.engines), partial(question.progress, _COMPILING, 0, 1))
     model = load_model(question.model).value
     longest = longest_admitted(model, question.demand, found)
-    shared = {"max_model_len": longest} | space.fixed()
+    shared = {"max_model_len": longest, **space.shared}
     bases = [
         (gpu, {key: value for key, value in ({"engine": engine, "weights": weights, "kv": kv} | shared).items()
                if value is not None} | ({"encoder_gpus": encoders} if encoders else {}))
@@ -377,11 +354,11 @@ def _sureness(question: PlanQuestion, base: Replica) -> float:
     return 0.0 if wide else question.deviations
 
 
-def _known(question: PlanQuestion, base: Replica, found: Found) -> list[tuple[float, float]]:
-    """What fleets of this kind cost that are known at least as well as this one can be."""
+def _known(question: PlanQuestion, base: Replica, found: Found) -> list[Option]:
+    """Fleets of this kind that are known at least as well as this one can be."""
     least = _sureness(question, base)
-    own = (each for each in found.options if _kind(each.parts[0].replica) == _kind(base))
-    return [question.tariff.rank(each) for each in own if each.deviations >= least]
+    return [each for each in found.options
+            if _kind(each.parts[0].replica) == _kind(base) and each.deviations >= least]  # fmt: skip
 
 
 def _beaten(question: PlanQuestion, base: Replica, found: Found) -> bool:
@@ -391,8 +368,7 @@ def _beaten(question: PlanQuestion, base: Replica, found: Found) -> bool:
     """
     demand, slo, rank = question.demand, question.slo, question.tariff.rank
     sure = _sureness(question, base)
-    own = [each for each in found.options if each.kind == "aggregated" and each.deviations >= sure
-           and _kind(each.parts[0].replica) == _kind(base)]  # fmt: skip
+    own = [each for each in _known(question, base, found) if each.kind == "aggregated"]
     if not own or demand.closed or demand.prefixes is not None or question.tariff.saves is not None or question.course:
         return False  # over time another fleet than that of the peak may win
     one = Part(question.bearer(base), Ability(1.0, ()), 1, question.reserve)
@@ -425,7 +401,7 @@ def _cached(question: PlanQuestion, base: Replica, found: Found) -> None:
 
         @cache
         def sharing(replicas: int, tiers: tuple[CacheTier, ...] = tiers) -> Part:
-            return question.part(remembering(base, demand, tiers, float(replicas)))
+            return question.part(base.remembering(demand, tiers, float(replicas)))
 
         def carry(replicas: int, sharing: Callable[[int], Part] = sharing) -> bool:
             return 0 < sharing(replicas).working <= replicas
@@ -473,7 +449,7 @@ def _aggregated(question: PlanQuestion, base: Replica, found: Found) -> Replica 
 
     The one that bears most is returned; None where full engines would cost more than what is known.
     """
-    name, base = _name(base.gpu, base.scenario), staffed(question.bearer(base), question.demand)
+    name, base = _name(base.gpu, base.scenario), question.bearer(base).staffed(question.demand)
     if _beaten(question, base, found):
         found.refused.append(Refusal(name, "as few as would cost less than a fleet that is known miss the objectives"))
         return None
@@ -495,7 +471,7 @@ def settled(question: PlanQuestion, base: Replica, found: Found) -> Part | None:
     Those of the engine stand where nothing is better; None where none has room.
     """
     space, demand = question.space, question.demand
-    base = staffed(question.bearer(base), demand)
+    base = question.bearer(base).staffed(demand)
     best: Part | None = None
     chosen: dict[str, int] = {}
     budgets: Sequence[int | None] = space.token_budgets or (None, *BUDGETS)
@@ -509,13 +485,13 @@ def settled(question: PlanQuestion, base: Replica, found: Found) -> Part | None:
                 setting["max_num_seqs"] = limits[0]
             found.tried += 1
             try:
-                replica = retuned(base, setting, demand) if setting else base
+                replica = base.retuned(setting, demand) if setting else base
             except DoesNotFitError:
                 continue
             if best is None:
                 best, chosen = question.part(replica), setting
             elif replica.scenario != best.replica.scenario:
-                left = room_left(question.bearer(replica), best, demand, question.slo)
+                left = question.bearer(replica).room_left(best, demand, question.slo)
                 rivals.append((left, len(rivals), replica, setting))
         for _, _, replica, setting in sorted(each for each in rivals if each[0] > _BETTER)[:-2:-1]:
             part = question.part(replica)
@@ -532,7 +508,7 @@ def _exchanged(question: PlanQuestion, best: Part, found: Found) -> Part:
     """The same with another exchange of the experts, where that bears more."""
     for exchange in EXCHANGES if best.replica.scenario.get("ep", 1) > 1 else ():
         replica = _changed(question, best.replica, exchange, found)
-        if replica and room_left(question.bearer(replica), best, question.demand, question.slo) > _BETTER:
+        if replica and question.bearer(replica).room_left(best, question.demand, question.slo) > _BETTER:
             part = question.part(replica)
             best = part if _better(part, best) else best
     return best
@@ -579,7 +555,7 @@ def refused_fleet(question: PlanQuestion, parts: Sequence[Part]) -> str:
 def _how_near(question: PlanQuestion, able: Part, found: Found) -> str:
     """What the objectives that fail come to at the least load that is played."""
     replica, demand = able.replica, question.demand
-    feels = loaded_feels(able.bearer, demand, able.bearer.curve(demand).loads[0])
+    feels = able.bearer.feels(demand, able.bearer.curve(demand).loads[0])
     plain, name, near = feels(1.0), _name(replica.gpu, replica.scenario), []
     for each in missed(feels, question.slo, able.deviations):
         steps, further = plain.factors(each.metric, able.deviations)
@@ -619,7 +595,7 @@ def _disaggregated(question: PlanQuestion, laid_out: list[Replica], found: Found
     for kind, laid in kinds.items():
         own = {role: [_suited(question, each, role, found) for each in laid] for role in ("prefill", "decode")}
         name, rank = f"{laid[0].gpu} prefill and decode pools, {kind[0]}", question.tariff.rank
-        known = [] if question.tariff.saves else _known(question, laid[0], found)
+        known = [] if question.tariff.saves else [*map(rank, _known(question, laid[0], found))]
         small = Part(question.bearer(laid[0]), Ability(1.0, ()), 1, question.reserve)
         least = [small, small]  # two pools are two replicas at least
         if not known or rank(Option("disaggregated", (small, small))) <= min(known):
@@ -628,7 +604,7 @@ def _disaggregated(question: PlanQuestion, laid_out: list[Replica], found: Found
             found.refused.append(Refusal(name, "full engines would cost more than a fleet that is known"))
             continue
         prefill = _cheapest_pool(question, own["prefill"], "prefill")
-        late = link_seconds(laid[0] if prefill is None else prefill.replica, question.demand)
+        late = (laid[0] if prefill is None else prefill.replica).link_seconds(question.demand)
         decode = _cheapest_pool(question, own["decode"], "decode", late)
         yield _Pools(kind, prefill, decode)
         if prefill is None:
@@ -655,7 +631,7 @@ def _suited(question: PlanQuestion, replica: Replica, role: str, found: Found) -
     changes = EXCHANGES if replica.scenario.get("ep", 1) > 1 else ()
     others = (other for each in changes if (other := _changed(question, replica, each, found)))
     best = min((replica, *others), key=lambda each: float(each.resolved.plan.time(full).expected))
-    return staffed(question.bearer(best, role), demand)
+    return question.bearer(best, role).staffed(demand)
 
 
 def _fewest(question: PlanQuestion, replicas: Sequence[Replica], role: str) -> list[tuple[Replica, Part]]:
@@ -690,7 +666,7 @@ def _unlike(question: PlanQuestion, pools: Sequence[_Pools]) -> list[Option]:
     sized = []
     for option in sorted(pairs, key=rank)[:_PAIRS]:
         prefill, decode = option.parts
-        late = link_seconds(prefill.replica, question.demand)
+        late = prefill.replica.link_seconds(question.demand)
         part = _cheapest_pool(question, [decode.replica], "decode", late)
         whole = part and _whole_request(question, Option("disaggregated", (prefill, part)))
         sized += [whole] if whole else []
@@ -716,7 +692,7 @@ def _cheapest_pool(
 
 
 def _pool_rank(part: Part) -> tuple[float, int, float]:
-    return -part.deviations, part.gpus, -part.bears
+    return -part.deviations, part.gpus, -part.ability.load * part.working
 
 
 def _whole_request(question: PlanQuestion, option: Option) -> Option | None:

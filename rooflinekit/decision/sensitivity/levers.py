@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from os import PathLike
 from typing import Any, Unpack
 
@@ -18,10 +18,10 @@ from rooflinekit.decision.economics.price import (
     read_carbon,
     read_price,
 )
-from rooflinekit.decision.sensitivity.elasticity import RESOURCES, Elasticity, elasticities, latent_variant
 from rooflinekit.decision.sensitivity.moves import (
-    NO_CHANGE,
+    METRICS,
     Advice,
+    MoveAnswer,
     MoveQuestion,
     MoveResult,
     Operating,
@@ -29,16 +29,11 @@ from rooflinekit.decision.sensitivity.moves import (
     Tried,
     best,
     candidates,
-    chunks,
-    crowd,
-    engines,
-    formats,
-    joules_per_token,
     move,
+    moves,
     operate,
     overload,
     said_best,
-    split,
     try_move,
     weaker,
 )
@@ -48,23 +43,164 @@ from rooflinekit.estimation.results import about, shares_by_cause
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, SPECULATION_KEYS, WORKLOAD_KEYS
 from rooflinekit.estimation.scenario import LeversOptions as LeverOptions
 from rooflinekit.estimation.traffic import read_load
+from rooflinekit.load.answer import AskedLoad
+from rooflinekit.load.lengths import LogNormal
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.serving.energy import static_power
-from rooflinekit.model.step import Plan
-from rooflinekit.model.timing.calibrated import BORROWED, FamilyFit
+from rooflinekit.model.timing.calibrated import BORROWED, FamilyFit, Fits
+from rooflinekit.model.timing.forms import parameters
 from rooflinekit.model.types.answer import DeploymentAnswer
 from rooflinekit.model.types.batch import Batch, positive
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.kernel import Kernel
-from rooflinekit.model.types.model import Attention, LatentAttention
 from rooflinekit.model.types.speculation import Speculation
-from rooflinekit.model.types.units import percent
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_accelerator, load_model, names
 from rooflinekit.specs.calibration.choose import for_serving
 from rooflinekit.specs.calibration.evidence import measured_here
 from rooflinekit.specs.calibration.load import calibration_names, kernel_entry, load_calibration
+from rooflinekit.specs.files import table_of
+
+RESOURCES = ("bandwidth", "flops", "network", "power", "launch", "host")
+"""Rates of memory, arithmetic and links; the board's power limit; latencies of kernels; time of the engine's host."""
+
+_HOST = ("step", "ranks", "sequence", "sequence_ranks", "layer", "launch", "request", "token")
+_LINKS = ("link_bandwidth", "nic_bandwidth")
+_MANY, _FIFTH = 2000, 0.2  # requests of an elasticity at least, and how much equal lengths vary
+_STEP = 1.1  # ratio of both ends of a step of a load or a count; counts change by one at least
+_FINE = 1.00001  # ratio of both ends of a step of a static batch
+
+
+@dataclass(frozen=True)
+class Elasticity:
+    """One parameter, and the elasticity of each metric to it."""
+
+    parameter: str
+    ttft: float
+    tpot: float
+    throughput: float
+    cost: float
+
+
+def elasticities(predictor: Predictor, question: MoveQuestion) -> tuple[Elasticity, ...]:
+    """Elasticity of TTFT, TPOT, throughput and cost to every parameter: ε = d ln(metric)/d ln(parameter).
+
+    Times are homogeneous of degree 1 in what things take, so that by Euler's theorem every time has
+    −ε(bandwidth) − ε(flops) − ε(network) − ε(power) + ε(launch) + ε(host) = 1.
+
+    Args:
+        predictor: the deployment.
+        question: the static batch, or the load.
+
+    Returns:
+        One entry a parameter: the six resources of `scaled`; `batch`, `users` or `rate`; and `context` (prompt length,
+        or the context of the decode step where one is given). Throughput is output tokens a second, cost accelerator
+        seconds of an output token: one is minus the other. A load is played with the same requests at both ends of a
+        step of 10 %; equal lengths vary by a fifth there, because first tokens of users in step jump.
+
+    >>> from rooflinekit.estimation.estimator import read_deployment, resolve
+    >>> from rooflinekit.model.types.workload import Workload
+    >>> bound = resolve("llama-3-8b", "h100-sxm", read_deployment({}), "none").predictor
+    >>> bandwidth = elasticities(bound, MoveQuestion(Workload(1.0, 128.0, 16.0)))[0]
+    >>> bandwidth.parameter, round(bandwidth.tpot, 6)  # one sequence: 1 % more bandwidth, 1 % less time
+    ('bandwidth', -1.0)
+    """
+    ratio = _FINE
+    if question.load is not None:
+        question, ratio = replace(question, load=_smooth(question.load)), _STEP
+    ends = math.sqrt(1.0 / ratio), math.sqrt(ratio)  # a resource a little scarcer and a little more plentiful
+    asked = ((name, [question.ask(scaled(predictor, name, end)) for end in ends]) for name in RESOURCES)
+    return (*(_between(name, ratio, *answers) for name, answers in asked), *_counts(predictor, question))
+
+
+def _smooth(load: AskedLoad) -> AskedLoad:
+    """The load with lengths that vary and enough requests, unless these are told."""
+    if load.requests is None:
+        load = load if load.rate is None else replace(load, least=max(load.least, _MANY))
+        load = load if load.users is None else replace(load, requests=max(load.counted, _MANY), warmup=load.filling)
+    isl, osl = (LogNormal(each.mean, _FIFTH) for each in (load.isl, load.osl))
+    return replace(load, isl=isl, osl=osl) if load.equal else load
+
+
+def _between(name: str, ratio: float, below: MoveAnswer, above: MoveAnswer) -> Elasticity:
+    """From answers where a parameter differs by a ratio."""
+    low, high, run = below.metrics(), above.metrics(), math.log(ratio)
+    return Elasticity(name, *(math.log(high[metric] / low[metric]) / run for metric in METRICS))
+
+
+def _counts(predictor: Predictor, question: MoveQuestion) -> Iterator[Elasticity]:
+    """Whole numbers: a tenth down and up, at least one; a batch of one only up. A rate need not be whole."""
+    value = question.parallel
+    ends = (value / _STEP, value * _STEP) if question.parameter == "rate" else _beside(value, 1.0)
+    asked = [question.times(end) for end in ends]
+    yield _between(question.parameter, ends[1] / ends[0], *(each.ask(predictor) for each in asked))
+    field = "context" if question.work.context is not None else "isl"
+    least = float(question.work.cached) + 1.0 if field == "isl" else 1.0
+    ends = _beside(float(getattr(question.work, field)), least)
+    asked = [question.scaled(**{field: end}) for end in ends]
+    yield _between("context", ends[1] / ends[0], *(each.ask(predictor) for each in asked))
+
+
+def _beside(value: float, least: float) -> tuple[float, float]:
+    """Whole numbers below and above."""
+    low = max(min(float(round(value / _STEP)), value - 1.0), least)
+    return low, max(float(round(value * _STEP)), value + 1.0)
+
+
+def scaled(predictor: Predictor, resource: str, factor: float) -> Predictor:
+    """The predictor on hardware with one resource multiplied: a rate (higher is faster) or a latency (lower is).
+
+    bandwidth: of the memory; flops: every peak, at the same joules a FLOP; network: links inside and between domains;
+    power: the board's limit, what it draws besides its work, and how fast it settles; launch: every latency that a
+    calibration found (launches, tiles, hops, and a collective's wait); host: what the engine adds. Capacity stays.
+
+    >>> from rooflinekit.estimation.estimator import read_deployment, resolve
+    >>> from rooflinekit.model.types.workload import Workload
+    >>> plain = resolve("llama-3-8b", "h100-sxm", read_deployment({}), "none").predictor
+    >>> twice = scaled(plain, "bandwidth", 2.0)
+    >>> one = Workload(1.0, 128.0, 2.0)
+    >>> round(plain.tpot(one).expected / twice.tpot(one).expected, 6)  # one sequence: the memory and nothing else
+    2.0
+    """
+    plan = predictor.plan
+    system, gpu, law, links = plan.system, plan.system.accelerator, plan.system.accelerator.power, _LINKS
+
+    def times(of: Any, *names: str) -> dict[str, Any]:
+        return {name: getattr(of, name) * factor for name in names}
+
+    match resource:
+        case "bandwidth":
+            system = replace(system, accelerator=replace(gpu, **times(gpu, "memory_bandwidth")))
+        case "flops":
+            peaks = {dtype: peak * factor for dtype, peak in gpu.peaks.items()}
+            system = replace(system, accelerator=replace(gpu, peaks=peaks))
+        case "power" if law is not None and law.ask:  # elsewhere no kernel is known to reach the limit
+            drawn = times(law, "idle", "active") | {"settled": law.settled / factor}
+            capped = replace(gpu, **times(gpu, "tdp_w"), power=replace(law, **drawn))
+            system = replace(system, accelerator=capped)
+        case "network":
+            faster = replace(gpu, **times(gpu, *links, "pcie_bandwidth"))
+            system = replace(system, accelerator=faster, **times(system, *links))
+        case "launch" | "host":
+            costs, calibration = plan.engine.costs, plan.calibration
+            costs = replace(costs, **times(costs, *(_HOST if resource == "host" else ("collective",))))
+            if resource == "launch" and calibration is not None:
+                families = Fits.of(calibration.families).changed(lambda fit: _latencies(fit, factor))
+                calibration = replace(calibration, families=families)
+            return predictor.on(replace(plan, engine=replace(plan.engine, costs=costs), calibration=calibration))
+        case _ if resource not in RESOURCES:
+            raise KeyError(resource)
+    return predictor.on(replace(plan, system=system))
+
+
+def _latencies(fit: FamilyFit, factor: float) -> FamilyFit:
+    """Every parameter in microseconds, multiplied."""
+    form: Any = fit.form
+    times = {name: getattr(form, name) * factor for name, bounds in parameters(form).items() if bounds.unit == "us"}
+    beyond = fit.beyond and replace(fit.beyond, fit=_latencies(fit.beyond.fit, factor))
+    return replace(fit, form=replace(form, **times), beyond=beyond)
+
 
 _ROLES = {
     "gemm": "matrix products", "moe": "experts", "attention_prefill": "prompt attention",
@@ -73,22 +209,6 @@ _ROLES = {
 }  # fmt: skip
 _STAND_IN = "its own, which nobody measured here"
 _LEAST = 0.03  # share of a step: what takes less is not worth a choice
-
-#: What chooses a kernel, by engine and family: vLLM 0.24 (config/attention.py, kernel.py), SGLang 0.5.14
-#: (server_args.py), TensorRT-LLM 1.3 (llmapi/llm_args.py); an engine need not have the other's kernel.
-_CHOOSERS: Mapping[str, Mapping[str, str]] = {
-    "vllm": {
-        "attention_prefill": "--attention-backend", "attention_decode": "--attention-backend",
-        "mla_decode": "--attention-backend", "mla_prefill": "--attention-config.mla_prefill_backend",
-        "moe": "--moe-backend", "gemm": "--linear-backend",
-    },
-    "sglang": {
-        "attention_prefill": "--prefill-attention-backend", "attention_decode": "--decode-attention-backend",
-        "mla_prefill": "--prefill-attention-backend", "mla_decode": "--decode-attention-backend",
-        "moe": "--moe-runner-backend", "gemm": "--fp8-gemm-backend",
-    },
-    "trtllm": {"attention_prefill": "attn_backend", "attention_decode": "attn_backend", "moe": "moe_config.backend"},
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -144,7 +264,7 @@ def backends(predictor: Predictor, work: Workload) -> tuple[list[Backend], list[
             time, _, far = _time(kernels, fit, predictor)
             better = far < near
             if better or (other == engine and not served):
-                flag = _CHOOSERS.get(engine, {}).get(family, "")
+                flag = table_of(__file__).get(engine, {}).get(family, "")
                 named = _named(other, chip, key)
                 slow = str((kernel_entry(engine, chip, key) or {}).get("slow", "")) if present is not _STAND_IN else ""
                 found.append(Backend(
@@ -199,8 +319,6 @@ def _named(engine: str, chip: str, key: str) -> str:
     entry: Mapping[str, Any] = kernel_entry(engine, chip, key) or {}
     return str(entry.get("kernel", f"{engine}'s own"))
 
-
-__all__ = ["NO_CHANGE", "Balance", "Levers", "MoveResult", "balance", "levers"]
 
 _MOST = 1e9  # sequences or tokens beyond which no crossing is looked for
 _ROUNDS = 100
@@ -330,83 +448,11 @@ def in_words(
     return " ".join([said_best(advised), reads, crossings, last + ("less." if most.tpot < 0 else "more.")])
 
 
-_CAVEATS = {
-    "prefix": "none for quality; the share of prompts that hit is given, not predicted",
-    "draft": "none if verified exactly; the acceptance is given, and depends on the text",
-    "mla": "another model, which has to be trained",
-    "gpu": "none for quality; another machine",
-    "cap": "none for quality; prompts take longer",
-}
-
-
-def moves(  # noqa: PLR0913, PLR0917 - what there is to try
-    setting: Setting, plan: Plan, prefix: float | None = None, draft: Speculation | None = None,
-    gpus: Mapping[str, float | None] | None = None, models: Sequence[str] = (), kernels: Sequence[Backend] = (),
-) -> Iterator[Tried]:  # fmt: skip
-    """Every move, possible or not; whether it runs and fits is for the caller to find out.
-
-    prefix: share of each prompt that is in the cache; gpus: accelerators to try with the USD of their hour, if known;
-    kernels: measured ones to try in place of the present.
-    """
-    yield from formats(setting, plan)
-    yield from split(setting, plan)
-    yield crowd(setting)
-    yield from chunks(setting, plan)
-    yield from engines(setting, plan)
-    yield from map(partial(_backend, setting), kernels)
-    yield from _requests(setting, prefix, draft)
-    for name, hour in (gpus or {}).items():  # with the same split, or with more of them where they are too small
-        there = replace(setting, gpu=name, usd_per_gpu_hour=hour).on(system=None)
-        wider = (there.on(tp=setting.deployment.tp * factor) for factor in (2, 4, 8))
-        present = load_accelerator(name).value.name == plan.system.accelerator.name
-        yield move(f"gpu {name}", {"gpu": name}, _CAVEATS["gpu"], there, *wider,
-                   needs="it is the present one" if present else "")  # fmt: skip
-    gpu = plan.system.accelerator
-    if gpu.power is not None and setting.deployment.power_cap is None:  # the cap with the fewest joules a token
-        caps = [round(share * gpu.tdp_w) for share in _CAPS]
-        capped = {cap: setting.on(power_cap=float(cap)) for cap in caps}
-        work = setting.question.work
-        cap = min(caps, key=lambda cap: (joules_per_token(capped[cap].resolved()[0], work) or 0.0, cap))
-        yield move(f"power cap {cap} W", {"power_cap": cap}, _CAVEATS["cap"], capped[cap])
-    mixers, needs = {layer.mixer for layer in plan.model.layers}, ""
-    if any(isinstance(mixer, LatentAttention) for mixer in mixers):
-        needs = "the model has latent attention already"
-    elif not any(isinstance(mixer, Attention) and not mixer.window and not mixer.chunk for mixer in mixers):
-        needs = "the model has no full attention layers"
-    yield move("MLA model", {}, _CAVEATS["mla"], replace(setting, model_change=latent_variant),
-               needs=needs, option="another model")  # fmt: skip
-    for name in models:
-        yield move(f"model {name}", {"model": name}, "another model", replace(setting, model=name), option=name)
-
-
 def _backend(setting: Setting, backend: Backend) -> Tried:
     """Another measured kernel in one role."""
     caveat = f"none for quality; {backend.kernel} in place of {backend.present}"
     how = backend.flag or f"--engine {backend.engine}"
     return move(backend.name, {}, caveat, replace(setting, kernel=(backend.key, backend.fit)), option=how)
-
-
-_CAPS = (0.5, 0.6, 0.7, 0.8, 0.9)  # of the rated power: what is tried as a cap
-
-
-def _requests(setting: Setting, share: float | None, draft: Speculation | None) -> Iterator[Tried]:
-    """A prefix cache, and a draft: both need what nobody predicts."""
-    work, name, caveat = setting.question.work, "prefix cache", _CAVEATS["prefix"]
-    if share is None:
-        needs = "give --prefix, the share of each prompt that is cached"
-        yield move(name, {}, caveat, needs=needs, option="--prefix SHARE")
-    else:
-        cached = min(float(round(share * float(work.isl))), float(work.isl) - 1.0)
-        needs = f"{work.cached:.0f} tokens are cached already" if cached <= float(work.cached) else ""
-        hits = replace(setting, question=setting.question.scaled(cached=cached))
-        yield move(name if needs else f"{name} {percent(share)}", {"cached": int(cached)}, caveat, hits, needs=needs)
-    if draft is None:
-        needs = "give --draft, --draft-tokens and --acceptance: none is assumed"
-        yield move("speculation", {}, _CAVEATS["draft"], needs=needs, option="--draft")
-    else:
-        rates = ",".join(f"{rate:g}" for rate in draft.acceptance)
-        changes = {"draft": draft.draft, "draft_tokens": draft.draft_tokens, "acceptance": rates}
-        yield move(f"draft {draft.draft}", changes, _CAVEATS["draft"], replace(setting, draft=draft))
 
 
 @dataclass(frozen=True)
@@ -565,7 +611,9 @@ def levers(
     notes += map(str, kernels)
     if fastest:
         notes.append(f"no measured kernel is clearly faster than {plan.deployment.engine}'s own: {', '.join(fastest)}")
-    changes = moves(setting, plan, given.get("prefix"), draft, hours, models, kernels)
+    changes = moves(
+        setting, plan, given.get("prefix"), draft, hours, models, [_backend(setting, each) for each in kernels]
+    )
     tried = [try_move(each, setting, answer, warnings) for each in changes]
     first = {each.move for each, _ in candidates(setting, predictor, made["evidence"], answer.running)}
     advised = best((each for each in tried if each.move in first), made["evidence"], answer.gpus, load is not None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -21,9 +21,11 @@ from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.model.types.model import MixtureOfExperts, Model
+from rooflinekit.model.types.model import Attention, LatentAttention, MixtureOfExperts, Model
 from rooflinekit.model.types.speculation import Speculation
+from rooflinekit.model.types.units import percent
 from rooflinekit.model.types.workload import Workload
+from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.calibration.evidence import EVIDENCE, evidence
 from rooflinekit.specs.engines import load_engine
 
@@ -187,9 +189,15 @@ CAVEATS = {
     "batch": "none for quality; each user waits longer",
     "chunk": "none for quality; moves time between TTFT and TPOT",
     "engine": "none for quality; another engine",
+    "prefix": "none for quality; the share of prompts that hit is given, not predicted",
+    "draft": "none if verified exactly; the acceptance is given, and depends on the text",
+    "mla": "another model, which has to be trained",
+    "gpu": "none for quality; another machine",
+    "cap": "none for quality; prompts take longer",
 }
 """Caveat of each kind of move, in words."""
 _ENGINES = ("vllm", "sglang", "trtllm")
+_CAPS = (0.5, 0.6, 0.7, 0.8, 0.9)  # of the rated power: what is tried as a cap
 
 NO_CHANGE = "changes nothing"
 """The reason why a possible move is not ranked."""
@@ -290,19 +298,95 @@ def crowd(setting: Setting) -> Tried:
                 replace(setting, question=question.times(twice)))  # fmt: skip
 
 
-def chunks(setting: Setting, plan: Plan) -> Iterator[Tried]:
-    """Half and twice the tokens of a step."""
+_RANK, _ROTARY = 4, 2  # DeepSeek-V2 (arXiv:2405.04434), 2.1: a latent of 4 heads, and a rotary part of half a head
+
+
+def latent_variant(model: Model) -> Model:
+    """The model with multi-head latent attention in place of full softmax attention, its width and heads kept.
+
+    A latent of 4 head dimensions and a rotary part of half a one, as DeepSeek-V2 has (arXiv:2405.04434, section 2.1).
+
+    >>> from rooflinekit.model.cache import model_cache_law
+    >>> from rooflinekit.specs import load_model
+    >>> gqa = load_model("llama-3-8b").value
+    >>> model_cache_law(gqa).bytes_per_token, model_cache_law(latent_variant(gqa)).bytes_per_token  # 32 · 576 · 2 B
+    (131072.0, 36864.0)
+    """
+    layers = []
+    for layer in model.layers:
+        mixer = layer.mixer
+        if isinstance(mixer, Attention) and mixer.window is None and mixer.chunk is None:
+            d = mixer.head_dim
+            latent = LatentAttention(mixer.heads, None, _RANK * d, d, d // _ROTARY, mixer.v_head_dim)
+            layers.append(replace(layer, mixer=latent))
+        else:
+            layers.append(layer)
+    return replace(model, name=f"{model.name} with MLA", layers=tuple(layers))
+
+
+def moves(  # noqa: PLR0913, PLR0917 - what there is to try
+    setting: Setting, plan: Plan, prefix: float | None = None, draft: Speculation | None = None,
+    gpus: Mapping[str, float | None] | None = None, models: Sequence[str] = (), kernels: Sequence[Tried] = (),
+) -> Iterator[Tried]:  # fmt: skip
+    """Every move, possible or not; whether it runs and fits is for the caller to find out.
+
+    prefix: share of each prompt that is in the cache; gpus: accelerators to try with the USD of their hour, if known;
+    kernels: moves to measured ones in place of the present.
+    """
+    yield from formats(setting, plan)
+    yield from split(setting, plan)
+    yield crowd(setting)
     for chunk in filter(None, (int(plan.token_budget // 2), int(plan.token_budget * 2))):
         yield move(f"chunks of {chunk}", {"token_budget": chunk}, CAVEATS["chunk"], setting.told(token_budget=chunk))
-
-
-def engines(setting: Setting, plan: Plan) -> Iterator[Tried]:
-    """The other engines that run on such accelerators."""
     vendor = plan.system.accelerator.vendor
     for engine in _ENGINES:
         if engine != plan.deployment.engine and vendor in (load_engine(engine).vendors or [vendor]):
             changed = setting.on(engine=engine, engine_version=None)
             yield move(f"engine {engine}", {"engine": engine}, CAVEATS["engine"], changed)
+    yield from kernels
+    yield from _requests(setting, prefix, draft)
+    for name, hour in (gpus or {}).items():  # with the same split, or with more of them where they are too small
+        there = replace(setting, gpu=name, usd_per_gpu_hour=hour).on(system=None)
+        wider = (there.on(tp=setting.deployment.tp * factor) for factor in (2, 4, 8))
+        present = load_accelerator(name).value.name == plan.system.accelerator.name
+        yield move(f"gpu {name}", {"gpu": name}, CAVEATS["gpu"], there, *wider,
+                   needs="it is the present one" if present else "")  # fmt: skip
+    gpu = plan.system.accelerator
+    if gpu.power is not None and setting.deployment.power_cap is None:  # the cap with the fewest joules a token
+        caps = [round(share * gpu.tdp_w) for share in _CAPS]
+        capped = {cap: setting.on(power_cap=float(cap)) for cap in caps}
+        work = setting.question.work
+        cap = min(caps, key=lambda cap: (joules_per_token(capped[cap].resolved()[0], work) or 0.0, cap))
+        yield move(f"power cap {cap} W", {"power_cap": cap}, CAVEATS["cap"], capped[cap])
+    mixers, needs = {layer.mixer for layer in plan.model.layers}, ""
+    if any(isinstance(mixer, LatentAttention) for mixer in mixers):
+        needs = "the model has latent attention already"
+    elif not any(isinstance(mixer, Attention) and not mixer.window and not mixer.chunk for mixer in mixers):
+        needs = "the model has no full attention layers"
+    yield move("MLA model", {}, CAVEATS["mla"], replace(setting, model_change=latent_variant),
+               needs=needs, option="another model")  # fmt: skip
+    for name in models:
+        yield move(f"model {name}", {"model": name}, "another model", replace(setting, model=name), option=name)
+
+
+def _requests(setting: Setting, share: float | None, draft: Speculation | None) -> Iterator[Tried]:
+    """A prefix cache, and a draft: both need what nobody predicts."""
+    work, name, caveat = setting.question.work, "prefix cache", CAVEATS["prefix"]
+    if share is None:
+        needs = "give --prefix, the share of each prompt that is cached"
+        yield move(name, {}, caveat, needs=needs, option="--prefix SHARE")
+    else:
+        cached = min(float(round(share * float(work.isl))), float(work.isl) - 1.0)
+        needs = f"{work.cached:.0f} tokens are cached already" if cached <= float(work.cached) else ""
+        hits = replace(setting, question=setting.question.scaled(cached=cached))
+        yield move(name if needs else f"{name} {percent(share)}", {"cached": int(cached)}, caveat, hits, needs=needs)
+    if draft is None:
+        needs = "give --draft, --draft-tokens and --acceptance: none is assumed"
+        yield move("speculation", {}, CAVEATS["draft"], needs=needs, option="--draft")
+    else:
+        rates = ",".join(f"{rate:g}" for rate in draft.acceptance)
+        changes = {"draft": draft.draft, "draft_tokens": draft.draft_tokens, "acceptance": rates}
+        yield move(f"draft {draft.draft}", changes, CAVEATS["draft"], replace(setting, draft=draft))
 
 
 def joules_per_token(predictor: Predictor, work: Workload) -> float | None:

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from rooflinekit.estimation.frames.columns import INPUT_COLUMNS
 from rooflinekit.model.types.errors import InputError, nearest
 
 FAILED = "has an error"
@@ -166,21 +167,61 @@ def on_front(losses: NDArray[np.float64]) -> NDArray[np.bool_]:
     if not len(known):
         return result
     points, back = np.unique(losses[known], axis=0, return_inverse=True)  # sorted by rows; equal rows become one
-    result[known] = (_two(points) if losses.shape[1] == 2 else _many(points))[back.ravel()]
-    return result
-
-
-def _two(points: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """The front of two columns: the second has to be less than it ever was before."""
-    least = np.minimum.accumulate(points[:, 1])
-    return np.concatenate([[True], points[1:, 1] < least[:-1]])
-
-
-def _many(points: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """The first that is left is on the front, and removes what it beats: all differ, so at most as large is smaller."""
     standing, alive = np.zeros(len(points), bool), np.arange(len(points))
-    while len(alive):
+    while len(alive):  # the first that is left is on the front, and removes what it beats: all differ
         first, alive = alive[0], alive[1:]
         standing[first] = True
         alive = alive[~(points[first] <= points[alive]).all(axis=1)]
-    return standing
+    result[known] = standing[back.ravel()]
+    return result
+
+
+USER, GPU = "output_tok_s_per_user", "output_tok_s_per_gpu"
+STEP = 10.0
+"""Width of a bucket [tok/s of a user]."""
+
+_BY = ("gpu", "model", "engine", "tp", "weights", "kv")  # the first that differs is compared
+
+
+def compared(table: pd.DataFrame) -> str:
+    """The input whose values are compared; empty where none of the usual ones differs."""
+    return next((name for name in _BY if name in table and table[name].nunique() > 1), "")
+
+
+def interactivity(table: pd.DataFrame, by: str = "") -> pd.DataFrame:
+    """The most output tokens a second of one GPU at which each user still gets 10, 20, 30 … tokens a second.
+
+    Args:
+        table: what `sweep` or `estimate_frame` returned.
+        by: the input whose values are compared; by default the first of gpu, model, engine, tp, weights, kv that
+            differs.
+
+    Returns:
+        A row for each speed of a user [tok/s], a column for each value of `by`, of the rows that fit, hold their load
+        and meet their objectives; NaN where none is as fast. Of speeds between which nothing changes the fastest stays.
+
+    Raises:
+        InputError: for a table without both rates, or without such an input.
+
+    >>> rows = pd.DataFrame({"gpu": ["a", "a", "b"], USER: [35.0, 12.0, 22.0], GPU: [100.0, 300.0, 200.0]})
+    >>> interactivity(rows).to_dict()
+    {'a': {10.0: 300.0, 20.0: 100.0, 30.0: 100.0}, 'b': {10.0: 200.0, 20.0: 200.0, 30.0: nan}}
+    """
+    by = by or compared(table)
+    if not {USER, GPU} <= set(table) or by not in table:
+        lacking = by if {USER, GPU} <= set(table) else f"{USER} and {GPU}"
+        near = nearest(by, INPUT_COLUMNS) if by else []
+        words = f"; nearest: {', '.join(near)}" if near else ""
+        raise InputError(f"interactivity: the table has no column {lacking or 'that differs between its rows'}{words}")
+    rows = table[(why_not(table) == "") & table[[USER, GPU]].notna().all(axis=1)]
+    speeds = np.arange(1.0, np.floor(rows[USER].max() / STEP) + 1.0) * STEP if len(rows) else np.array([])
+    found = pd.DataFrame(
+        {
+            name: [part[GPU][part[USER] >= speed].max() for speed in speeds]
+            for name, part in rows.groupby(by, sort=False)
+        },
+        index=pd.Index(speeds, name="tok/s of a user"),
+    )
+    after = found.shift(-1)
+    same = ((found == after) | (found.isna() & after.isna())).all(axis=1)
+    return found[~same.to_numpy(dtype=bool)] if len(found) else found

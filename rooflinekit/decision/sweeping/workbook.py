@@ -23,8 +23,7 @@ from xml.sax.saxutils import escape
 
 import pandas as pd
 
-from rooflinekit.decision.sweeping.answer import FAULT, Rows
-from rooflinekit.decision.sweeping.tables import Headers, as_inputs
+from rooflinekit.decision.sweeping.tables import FAULT, Headers, Rows, as_inputs
 from rooflinekit.estimation.frames import input_names
 from rooflinekit.model.types.errors import InputError, nearest_of
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from rooflinekit.decision.sweeping.answer import COST_COLUMNS, SIMULATED_COLUMNS
 from rooflinekit.decision.sweeping.pareto import why_not
+from rooflinekit.decision.sweeping.sweep import COST_COLUMNS, SIMULATED_COLUMNS
 from rooflinekit.estimation.frames.columns import LOAD_COLUMNS, RESULT_COLUMNS
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.report.markup import script_json

@@ -15,8 +15,16 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from rooflinekit.decision.sweeping.interactivity import compared, interactivity
-from rooflinekit.decision.sweeping.pareto import FAILED, OVERLOADED, pareto_front, parse_goals, runs, why_not
+from rooflinekit.decision.sweeping.pareto import (
+    FAILED,
+    OVERLOADED,
+    compared,
+    interactivity,
+    pareto_front,
+    parse_goals,
+    runs,
+    why_not,
+)
 from rooflinekit.estimation.frames import INPUT_COLUMNS
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.report.document import three

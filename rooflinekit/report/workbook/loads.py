@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from rooflinekit.decision.planning.objective import Objective
 from rooflinekit.decision.planning.search import Found, PlanQuestion, Space, longest_admitted, settled
 from rooflinekit.estimation.estimator import refuse_groups
 from rooflinekit.estimation.loaded import load_energy
-from rooflinekit.load.answer import STEADY, AskedLoad, LoadPlay
+from rooflinekit.load.answer import STEADY, LoadPlay
 from rooflinekit.load.compiled import prepare
 from rooflinekit.load.curve import SHARES
 from rooflinekit.model.power import plug_power
@@ -79,22 +79,6 @@ class Ladder:
         """Settings of the engine that `plan` chose, in words."""
         chosen = [f"{key} {self.scenario[key]}" for key in _SETTINGS if key in self.scenario]
         return ", ".join([*(chosen or ["the engine's own settings"]), f"one of {self.together} replicas or more"])
-
-
-@dataclass(frozen=True)
-class Cached(Demand):
-    """Traffic of which so many tokens of each prompt are in the cache."""
-
-    tokens: float = 0.0
-
-    @property
-    def cached(self) -> float:
-        """Tokens of a mean prompt that are in the cache."""
-        return self.tokens
-
-    def asked(self, seed: int) -> AskedLoad:
-        """One of the loads of a replica."""
-        return replace(super().asked(seed), cached=self.tokens)
 
 
 class LoadPiece(NamedTuple):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from typing import Any
 
+from rooflinekit.decision.planning.demand import Demand
 from rooflinekit.decision.planning.objective import Objective
 from rooflinekit.estimation.estimator import Resolved, ask
 from rooflinekit.estimation.traffic import read_load
@@ -25,7 +26,7 @@ from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.time import ENDS, KernelTime
 from rooflinekit.model.types.workload import Workload
-from rooflinekit.report.workbook.loads import P95, Cached, Ladder, LoadPiece, play_ladders
+from rooflinekit.report.workbook.loads import P95, Ladder, LoadPiece, play_ladders
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.calibration.evidence import evidence
 
@@ -173,10 +174,10 @@ class Planned:
         assert load is not None
         return load
 
-    def demand(self, found: Resolved) -> Cached:
+    def demand(self, found: Resolved) -> Demand:
         """The traffic of all replicas of a deployment, as `plan` has it."""
         load, rate = self.load(found), self.peak_rate / self.peak
-        return Cached(rate, None, self.peak, load.isl, load.osl, load.burstiness, tokens=float(self.cached))
+        return Demand(rate, None, self.peak, load.isl, load.osl, load.burstiness, cached=float(self.cached))
 
     @property
     def slo(self) -> tuple[Objective, ...]:
