@@ -60,8 +60,7 @@ AREAS = {
 COMPARED = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==",
             ast.Is: "is not", ast.IsNot: "is", ast.In: "not in", ast.NotIn: "in"}  # fmt: skip
 COMPUTED = {ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*", ast.FloorDiv: "*", ast.Mod: "*", ast.Pow: "*"}
-CALLED = {"maximum": "minimum", "minimum": "maximum", "max": "min", "min": "max", "ceil_div": "floor_div",
-          "any": "all", "all": "any"}  # fmt: skip
+CALLED = {"maximum": "minimum", "minimum": "maximum", "max": "min", "min": "max", "any": "all", "all": "any"}
 LIMIT_S = 400
 """Seconds of CPU of one mutant, which is more than the dearest area takes."""
 WAIT_S = 6 * 3600.0

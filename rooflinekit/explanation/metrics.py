@@ -40,7 +40,7 @@ from rooflinekit.model.types.errors import InputError, UnknownNameError, nearest
 from rooflinekit.model.types.hardware import Accelerator, Provenance, System
 from rooflinekit.model.types.kv_policy import FULL, KVPolicy
 from rooflinekit.model.types.model import Layer
-from rooflinekit.model.types.numeric import Numeric, floor_div, maximum
+from rooflinekit.model.types.numeric import Numeric, maximum
 from rooflinekit.model.types.time import KernelTime
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs.files import table_of
@@ -420,7 +420,7 @@ _ENERGY = "docs/method.md, section 11"
 
 def _keep(t: Traced) -> Any:
     """The five-minute rule on the accelerators: a token's place costs what computing it again does, at any price."""
-    half = named(floor_div(t.work.isl, 2.0), "c", "tokens of a prefix, half the prompt")
+    half = named(t.work.isl // 2.0, "c", "tokens of a prefix, half the prompt")
     new, beside, alone = (
         prefill_share(t.predictor, InFlight(t.work.batch, isl, t.work.osl, cached)).expected
         for isl, cached in ((t.work.isl, 0.0), (t.work.isl, half), (t.work.isl - half, 0.0))

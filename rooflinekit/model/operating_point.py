@@ -12,7 +12,7 @@ from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.model.types.numeric import Numeric, ceil_div, distinct, floor_div, maximum
+from rooflinekit.model.types.numeric import Numeric, ceil_div, distinct, maximum
 from rooflinekit.model.types.time import Time
 from rooflinekit.model.types.workload import Workload
 
@@ -29,7 +29,7 @@ def thirds(steps: Numeric) -> tuple[Numeric, Numeric, Numeric]:
     >>> thirds(8.0), thirds(2.0), thirds(1.0)
     ((3.0, 2.0, 3.0), (1.0, 0.0, 1.0), (0.0, 1.0, 0.0))
     """
-    outer = floor_div(steps + 1.0, float(THIRDS))
+    outer = (steps + 1.0) // float(THIRDS)
     return outer, steps - 2.0 * outer, outer
 
 

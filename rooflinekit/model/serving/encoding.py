@@ -56,18 +56,18 @@ def encoders_of(plan: Plan) -> Encoders | None:
     sharing = min(images.count, plan.deployment.encoder_gpus)
     whole, more = divmod(images.count, sharing)
     shares = [(more, whole + 1), (sharing - more, whole)]
-    parts = tuple((count, _alone(plan, _tower(plan, own, images.count))) for count, own in shares if count)
+    away = ((op.held, count) for op, count in plan.encoders.items() if isinstance(op, Elsewhere))
+    tower = [(op, count) for op, count in away if isinstance(op, OfImages)]
+    parts = tuple(
+        (count, _alone(plan, {replace(op, sequences=op.sequences * own / images.count): n for op, n in tower}))
+        for count, own in shares
+        if count
+    )
     links = min(plan.deployment.stage, sharing)
     way: dict[Operation, int] = {
         replace(op, sequences=1.0 / links): n for op, n in plan.encoders.items() if isinstance(op, OfImages)
     }
     return Encoders(plan.deployment.encoder_gpus, parts, _alone(plan, way).total if way else NOTHING)
-
-
-def _tower(plan: Plan, own: int, images: int) -> dict[Operation, int]:
-    """The tower over so many of the images of a request, on one accelerator."""
-    held = ((op.held, count) for op, count in plan.encoders.items() if isinstance(op, Elsewhere))
-    return {replace(op, sequences=op.sequences * own / images): n for op, n in held if isinstance(op, OfImages)}
 
 
 def _alone(plan: Plan, operations: Mapping[Operation, int]) -> StepTime:

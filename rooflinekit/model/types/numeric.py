@@ -98,11 +98,6 @@ LOGISTIC = math.pi / math.sqrt(3.0)
 _STEEP = 50.0  # beyond which exp(−x) is nothing
 
 
-def floor_div(value: Numeric, divisor: Numeric) -> Numeric:
-    """Divide and round down."""
-    return value // divisor
-
-
 def distinct(values: Numeric) -> tuple[Numeric, NDArray[np.intp] | None]:
     """The different values, and the place of each element among them; None where that saves nothing.
 

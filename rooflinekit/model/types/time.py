@@ -53,10 +53,6 @@ class Time:
             self.high + weight * other.high,
         )
 
-    def at_bound(self) -> Time:
-        """The time at the datasheet's rates: all of it its bound."""
-        return Time(self.bound, self.bound, self.bound, self.bound)
-
     def times(self, factor: Numeric, of_bound: Numeric) -> Time:
         """Another multiple of the time than of its bound, below which the low end does not fall."""
         bound = self.bound * of_bound
