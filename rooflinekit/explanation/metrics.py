@@ -35,7 +35,6 @@ from rooflinekit.model.step import Plan
 from rooflinekit.model.timing.calibrated import FamilyFit
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
-from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import InputError, UnknownNameError, nearest
 from rooflinekit.model.types.hardware import Accelerator, Provenance, System
 from rooflinekit.model.types.kv_policy import FULL, KVPolicy
@@ -286,10 +285,8 @@ class Traced:
     @cached_property
     def work(self) -> Workload:
         """The workload; under load, as many sequences as decode together."""
-        work, together = (
-            self.case.work,
-            Quantity("batch", "sequences that decode in a step, in the mean", "", self.loop),
-        )
+        together = Quantity("batch", "sequences that decode in a step, in the mean", "", self.loop)
+        work = self.case.work
         batch: Any = self._pool.fact(float(work.batch), together)
         if self.case.played is None:
             batch = self.inputs(work, "batch")["batch"]
@@ -361,11 +358,6 @@ class Traced:
         if self.case.played is not None:
             return self.predictor.plan.time(Batch.prefill(1.0, maximum(self.load.lengths[0], 1.0)))
         return self.predictor.plan.time(self.predictor.prefill_batch(self.work))
-
-
-def layers_dtype(plan: Plan) -> Dtype:
-    """Format in which most of the layers' matrices are multiplied."""
-    return plan.precision.compute(getattr(plan.precision.formats, plan.model.matrices[-1]))
 
 
 class Metric(NamedTuple):
@@ -455,7 +447,8 @@ def _params_active(t: Traced) -> Any:
 
 
 def _ridge(t: Traced) -> Any:
-    dtype = layers_dtype(t.plan)
+    precision = t.plan.precision
+    dtype = precision.compute(getattr(precision.formats, t.plan.model.matrices[-1]))  # of most of the layers' matrices
     title = f"ridge point in {dtype.unit.value}: below it memory limits, above it arithmetic"
     return named(t.leaves.system(t.plan.system).accelerator.ridge(dtype), "ridge", title, "FLOP/B")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 from rooflinekit.model.graph.symbol import fact
@@ -19,7 +18,7 @@ from rooflinekit.model.step import Plan
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import MemoryRule
 from rooflinekit.model.types.errors import WorkloadError
-from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.frozen import dataclass, replace
 from rooflinekit.model.types.kv_policy import FULL, KVPolicy
 from rooflinekit.model.types.model import (
     Attention,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import field, replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from rooflinekit.model.graph.symbol import about, fact, named
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import MemoryRule
-from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.frozen import dataclass, field, replace
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.model import Attention, Layer
 from rooflinekit.model.types.numeric import Numeric, ceil_div, is_zero, maximum, minimum, where

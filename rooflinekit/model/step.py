@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
 from functools import cached_property, reduce
 from typing import Any
 
@@ -24,7 +23,7 @@ from rooflinekit.model.types.deployment import ALL_REDUCE, ALL_TO_ALL, Deploymen
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import IDEAL, Engine, LoadErrors, StepCosts
 from rooflinekit.model.types.errors import DeploymentError
-from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.frozen import dataclass, field, replace
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.kernel import AttentionShape, Kernel, VectorGemmShape
 from rooflinekit.model.types.model import Attention, LatentAttention, MixtureOfExperts, Model
@@ -661,12 +660,6 @@ def make_plan(
     return Plan(model, deployment, system, precision, calibration, operations, fitted)
 
 
-def _unpacking(precision: Precision) -> str:
-    """The key of experts that unpack their weights, whose measured times hold what that takes."""
-    weight = precision.formats.experts
-    return f"moe/{precision.compute(weight).value}/{weight.unit.value}"
-
-
 def _as_fitted(engine: Engine, system: System, calibration: Calibration | None, precision: Precision) -> Engine:
     """The engine without costs that were fitted on GPUs, on a CPU: it has those that files of this CPU showed.
 
@@ -681,10 +674,13 @@ def _as_fitted(engine: Engine, system: System, calibration: Calibration | None, 
     if accelerator.supports(Dtype.NVFP4) and own.dequantised:
         own = replace(own, dequantised=0.0, routed=0.0, routed_launches=0)
         engine = replace(engine, costs=own)
-    elif own.dequantised and (accelerator.compute_capability.startswith(_FROM_REGISTERS)
-                              or (calibration and _unpacking(precision) in calibration.families)):  # fmt: skip
-        own = replace(own, dequantised=0.0, routed=0.0)
-        engine = replace(engine, costs=own)
+    elif own.dequantised:
+        weight = precision.formats.experts
+        unpacking = f"moe/{precision.compute(weight).value}/{weight.unit.value}"
+        measured = calibration is not None and unpacking in calibration.families
+        if measured or accelerator.compute_capability.startswith(_FROM_REGISTERS):
+            own = replace(own, dequantised=0.0, routed=0.0)
+            engine = replace(engine, costs=own)
     if not accelerator.is_cpu:
         return engine
     if not served or (served.accelerator, served.engine) != (accelerator.name, engine.name):

@@ -9,7 +9,6 @@ The proxies of vLLM's and SGLang's encoders deal the images of a request over al
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from rooflinekit.model.apart import Elsewhere
 from rooflinekit.model.kernels.operation import Operation
@@ -18,7 +17,7 @@ from rooflinekit.model.power import Energy, idle_energy
 from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.batch import Batch
-from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.frozen import dataclass, replace
 from rooflinekit.model.types.hardware import PowerLaw
 from rooflinekit.model.types.time import NOTHING, Time
 from rooflinekit.model.vision import OfImages

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import field
 from functools import cache, cached_property, partial
 from itertools import pairwise, product
 from operator import attrgetter
@@ -14,7 +13,7 @@ from rooflinekit.model.graph.table import NodeTable
 from rooflinekit.model.timing.forms import Duration, PlainTime, TimeForm, parameters
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import ServedCosts
-from rooflinekit.model.types.frozen import dataclass, replace
+from rooflinekit.model.types.frozen import dataclass, field, replace
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.kernel import (
     ASSUMED,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import field, replace
 from functools import cached_property
 from typing import Literal, cast
 
 from rooflinekit.model.graph.symbol import quantity
-from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.frozen import dataclass, field, replace
 from rooflinekit.model.types.hardware import Accelerator, Provenance
 
 Budget = Literal["total", "static", "free", "none"]
