@@ -580,9 +580,9 @@ class Plan:
     def stages(self) -> list[tuple[Plan, int]]:
         """The pipeline stages, each kind once, with their number."""
         cut = self.model, self.deployment, self.precision
-        held = (stage_operations(*cut, stage, self.system.domain_size) for stage in range(self.deployment.pp))
-        kinds = Counter(frozenset(operations.items()) for operations in held)
-        return [(replace(self, operations=dict(held)), count) for held, count in kinds.items()]
+        held = [stage_operations(*cut, stage, self.system.domain_size) for stage in range(self.deployment.pp)]
+        kinds = [frozenset(operations.items()) for operations in held]
+        return [(replace(self, operations=held[kinds.index(kind)]), n) for kind, n in Counter(kinds).items()]
 
     def _bare(self, batch: Batch) -> StepTime:
         return StepTime(self.run(batch, None))

@@ -207,16 +207,6 @@ _NEWTON, _STEEP = 4, 50.0
 _FEW = 1e-9  # prompts of others in a step, below which there are none
 
 
-def _apart(predictor: Predictor, load: InFlight, together: Numeric, beside: Numeric) -> Time:
-    """Time for each of the prompts that are computed together in a step of their own [s]."""
-    plan, replicas = predictor.plan, predictor.plan.deployment.dp
-    least = minimum(plan.token_budget / (load.isl - load.cached), 1.0) if plan.costs.splits else 1.0
-    each = maximum(together / beside, least)
-    prompts = Batch(_pieces(load, each), filled=minimum(together / (each * replicas), 1.0))
-    time = _staged(plan, plan.time(prompts).total, prompts)
-    return time.times(1.0 / (each * beside), 1.0 / (each * beside))
-
-
 def _pieces(load: InFlight, prompts: Numeric) -> Sequences:
     """Prompts of a step: whole ones, or a piece of one, at the middle of it."""
     pieces = maximum(prompts, 1.0)
@@ -225,13 +215,26 @@ def _pieces(load: InFlight, prompts: Numeric) -> Sequences:
 
 
 def mixed_step(predictor: Predictor, load: InFlight) -> tuple[Numeric, Batch]:
-    """Prompts in a step that holds some, and the mean such step of the fullest attention replica."""
-    turning, replicas = rotation(predictor, load), predictor.plan.deployment.dp
-    least = 1.0 / maximum(turning.each * replicas * predictor.plan.lanes, 1.0)
-    together = _in_one_step(predictor.plan, turning, 0.0)
-    fullest = named(maximum(together / turning.beside, least), "fullest", "of them on one replica")
-    others = maximum(fullest * (1.0 - fullest * (1.0 - turning.holding)), 0.0)
-    return fullest * turning.beside, _mixed(predictor, load, turning.decoding, fullest, turning.beside, others)
+    """Prompts in a step that holds some, and the mean such step of the fullest attention replica.
+
+    By Poisson's law the variance of their number is m·(1 − m·e^−q) for m in the mean, where there is one.
+    """
+    plan, turning = predictor.plan, rotation(predictor, load)
+    own, beside, replicas = turning.decoding, turning.beside, plan.deployment.dp
+    least = 1.0 / maximum(turning.each * replicas * plan.lanes, 1.0)
+    fullest = named(maximum(_in_one_step(plan, turning, 0.0) / beside, least), "fullest", "of them on one replica")
+    variance = maximum(fullest * (1.0 - fullest * (1.0 - turning.holding)), 0.0)
+    together, prompt = fullest * beside, _pieces(load, fullest)
+    tokens = prompt.new * prompt.count
+    filled: Numeric = 1.0
+    if replicas > 1:
+        filled = minimum((own + beside / replicas * tokens) / (own + tokens), 1.0)
+    decoding = Sequences(own, 1.0, load.isl + load.osl / 2 - 1.0)
+    varying: Numeric = 0.0
+    if plan.graph_tokens:
+        deviation = (load.isl - load.cached) * sqrt(variance)
+        varying = named(deviation, "varying", "deviation of the tokens of a step with prompts")
+    return together, Batch(prompt, decoding, filled, varying)
 
 
 def _in_one_step(plan: Plan, turning: Rotation, ratio: Numeric) -> Numeric:
@@ -240,28 +243,6 @@ def _in_one_step(plan: Plan, turning: Rotation, ratio: Numeric) -> Numeric:
         return turning.together
     arriving = turning.arriving / plan.lanes
     return minimum(arriving / _steps_of_prompts(arriving, ratio), turning.fitting * plan.deployment.dp)
-
-
-def _mixed(  # noqa: PLR0913, PLR0917 - what a step has
-    predictor: Predictor, load: InFlight, own: Numeric, prompts: Numeric, beside: Numeric, variance: Numeric = 0.0
-) -> Batch:  # fmt: skip
-    """A step of the fullest attention replica: `own` decodes and its prompts; all have `beside` times as many.
-
-    variance: of the number of prompts: m·(1 − m·e^−q) of m in the mean by Poisson's law, where there is one.
-    """
-    replicas = predictor.plan.deployment.dp
-    prompt = _pieces(load, prompts)
-    tokens = prompt.new * prompt.count
-    filled: Numeric = 1.0
-    if replicas > 1:
-        filled = minimum((own + beside / replicas * tokens) / (own + tokens), 1.0)
-    decoding = Sequences(own, 1.0, load.isl + load.osl / 2 - 1.0)
-    varying: Numeric = 0.0
-    if predictor.plan.graph_tokens:
-        varying = named(
-            (load.isl - load.cached) * sqrt(variance), "varying", "deviation of the tokens of a step with prompts"
-        )
-    return Batch(prompt, decoding, filled, varying)
 
 
 def prefill_share(predictor: Predictor, load: InFlight) -> Time:
@@ -275,7 +256,12 @@ def prefill_share(predictor: Predictor, load: InFlight) -> Time:
     plan = predictor.plan
     if not plan.costs.mixes:
         turning = rotation(predictor, load)
-        return _apart(predictor, load, _in_one_step(plan, turning, 1.0), turning.beside)
+        together, beside = _in_one_step(plan, turning, 1.0), turning.beside
+        least = minimum(plan.token_budget / (load.isl - load.cached), 1.0) if plan.costs.splits else 1.0
+        each = maximum(together / beside, least)
+        prompts = Batch(_pieces(load, each), filled=minimum(together / (each * plan.deployment.dp), 1.0))
+        time = _staged(plan, plan.time(prompts).total, prompts)
+        return time.times(1.0 / (each * beside), 1.0 / (each * beside))
     together, mixed = mixed_step(predictor, load)
     both = plan.time(mixed).total.named("both", "a step with prompts")
     one = plan.time(Batch(None, mixed.decoding)).total.named("one", "the same step without them")
