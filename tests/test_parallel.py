@@ -303,6 +303,13 @@ def test_one_stage_has_no_bubble_and_sends_nothing():
     assert one.plan.busiest_share(one.prefill_batch(work)) == (1.0, 1.0)
 
 
+def test_stages_keep_the_order_of_their_operations():
+    built = plan("llama-3-70b", Deployment(pp=2))
+    for stage, _ in built.stages:
+        places = [list(built.operations).index(op) for op in stage.operations]
+        assert places == sorted(places)
+
+
 @pytest.mark.parametrize(("stages", "parts"), [(2, 2), (2, 8), (4, 4), (4, 16)])
 def test_the_bubble_of_equal_stages(stages, parts):
     # 80 equal layers: m microbatches of one sequence take (m + p - 1)/p of what one takes through all stages

@@ -102,7 +102,7 @@ def test_an_engine_that_cuts_no_prompt_computes_whole_ones():
         budget = predictor.plan.token_budget
         assert budget == 8192
         fitting[engine] = [
-            float(rotation(predictor, InFlight(8.0, isl, 512.0), 1.0).fitting) for isl in (5000.0, 3000.0, 9000.0)
+            float(rotation(predictor, InFlight(8.0, isl, 512.0)).fitting) for isl in (5000.0, 3000.0, 9000.0)
         ]
     assert fitting["trtllm"][:2] == [1.0, 2.0]
     assert fitting["vllm"][:2] == pytest.approx([1.638, 2.731], abs=0.02)
@@ -178,7 +178,7 @@ def test_the_mean_step_of_attention_replicas_holds_each_sequence_once():
     assert own == -(-(1 + 2.55 * 99) // 8)
     tokens = 8 * float(step.filled) * float(step.tokens)  # of all replicas
     assert tokens == pytest.approx(8 * own + float(together) * 1000.0)
-    assert together == pytest.approx(rotation(found, load, 1.0).together)
+    assert together == pytest.approx(rotation(found, load).together)
 
 
 # --- what no answer may break ---------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, fields, replace
 from os import PathLike
 from typing import Any, Unpack
 
@@ -15,7 +14,7 @@ from rooflinekit.explanation.metrics import COUNTED, TIMELESS, Case, find_metric
 from rooflinekit.model.graph.tree import Node, tree
 from rooflinekit.model.types.answer import Answer, DeploymentAnswer
 from rooflinekit.model.types.errors import InputError
-from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.frozen import dataclass, field, fields, replace
 
 __all__ = ["TIMELESS", "Derivation", "derive", "explain", "make_case"]
 

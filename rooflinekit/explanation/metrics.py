@@ -35,12 +35,11 @@ from rooflinekit.model.step import Plan
 from rooflinekit.model.timing.calibrated import FamilyFit
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
-from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import InputError, UnknownNameError, nearest
 from rooflinekit.model.types.hardware import Accelerator, Provenance, System
 from rooflinekit.model.types.kv_policy import FULL, KVPolicy
 from rooflinekit.model.types.model import Layer
-from rooflinekit.model.types.numeric import Numeric, floor_div, maximum
+from rooflinekit.model.types.numeric import Numeric, maximum
 from rooflinekit.model.types.time import KernelTime
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs.files import table_of
@@ -286,10 +285,8 @@ class Traced:
     @cached_property
     def work(self) -> Workload:
         """The workload; under load, as many sequences as decode together."""
-        work, together = (
-            self.case.work,
-            Quantity("batch", "sequences that decode in a step, in the mean", "", self.loop),
-        )
+        together = Quantity("batch", "sequences that decode in a step, in the mean", "", self.loop)
+        work = self.case.work
         batch: Any = self._pool.fact(float(work.batch), together)
         if self.case.played is None:
             batch = self.inputs(work, "batch")["batch"]
@@ -363,11 +360,6 @@ class Traced:
         return self.predictor.plan.time(self.predictor.prefill_batch(self.work))
 
 
-def layers_dtype(plan: Plan) -> Dtype:
-    """Format in which most of the layers' matrices are multiplied."""
-    return plan.precision.compute(getattr(plan.precision.formats, plan.model.matrices[-1]))
-
-
 class Metric(NamedTuple):
     """A number of an answer: unit shown, scale from SI, how it is traced, and whether it takes a load."""
 
@@ -420,7 +412,7 @@ _ENERGY = "docs/method.md, section 11"
 
 def _keep(t: Traced) -> Any:
     """The five-minute rule on the accelerators: a token's place costs what computing it again does, at any price."""
-    half = named(floor_div(t.work.isl, 2.0), "c", "tokens of a prefix, half the prompt")
+    half = named(t.work.isl // 2.0, "c", "tokens of a prefix, half the prompt")
     new, beside, alone = (
         prefill_share(t.predictor, InFlight(t.work.batch, isl, t.work.osl, cached)).expected
         for isl, cached in ((t.work.isl, 0.0), (t.work.isl, half), (t.work.isl - half, 0.0))
@@ -455,7 +447,8 @@ def _params_active(t: Traced) -> Any:
 
 
 def _ridge(t: Traced) -> Any:
-    dtype = layers_dtype(t.plan)
+    precision = t.plan.precision
+    dtype = precision.compute(getattr(precision.formats, t.plan.model.matrices[-1]))  # of most of the layers' matrices
     title = f"ridge point in {dtype.unit.value}: below it memory limits, above it arithmetic"
     return named(t.leaves.system(t.plan.system).accelerator.ridge(dtype), "ridge", title, "FLOP/B")
 

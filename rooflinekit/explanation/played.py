@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from rooflinekit.load.answer import LoadPlay
 from rooflinekit.load.law import full_engine
@@ -12,44 +12,20 @@ from rooflinekit.model.roofline import time_parts
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.specs.files import table_of
 
+if TYPE_CHECKING:
+    from rooflinekit.explanation.metrics import Traced
+
 _NAMES: dict[str, dict[str, str]] = table_of(__file__)
 _WAITS, _PARTS = _NAMES["waits"], _NAMES["parts"]
 _ASKED = "your input"
 
 
-class Tracing(Protocol):
-    """The case whose numbers are traced, and the pool that its lines come from: `metrics.Traced`."""
-
-    @property
-    def case(self) -> Any:
-        """The case as `estimate` reads it."""
-
-    @property
-    def work(self) -> Any:
-        """Batch and lengths as variables."""
-
-    @property
-    def predictor(self) -> Any:
-        """Steps of the predictor."""
-
-    def inputs(self, of: Any, *names: str) -> Any:
-        """Numbers of the question, as variables."""
-
-    def step(self, name: str) -> Any:
-        """The step whose kernels `estimate` lists under that name."""
-
-    def told(self, value: float, symbol: str, meaning: str, unit: str = "s", source: str | None = None) -> Any:
-        """A number as a leaf."""
-
-    def stated(self, value: float, formula: Any, symbol: str, meaning: str, unit: str = "s") -> Any:
-        """A number that `estimate` states, and its formula."""
-
-
 class PlayedLoad:
     """The load of a traced case; every number that `estimate` states is stated to its last digit."""
 
-    def __init__(self, traced: Tracing, found: LoadPlay) -> None:
+    def __init__(self, traced: Traced, found: LoadPlay) -> None:
         self.traced, self.found = traced, found
+        self.told, self.stated = traced.told, traced.stated
 
     @cached_property
     def lengths(self) -> tuple[Any, Any]:
@@ -58,7 +34,7 @@ class PlayedLoad:
         found = []
         for name, mean, title in (("isl", asked.isl.mean, "a prompt"), ("osl", asked.osl.mean, "an answer")):
             same = float(getattr(work, name)) == mean
-            told = self.traced.told(mean, name, f"mean tokens of {title}", "", _ASKED)
+            told = self.told(mean, name, f"mean tokens of {title}", "", _ASKED)
             found.append(getattr(self.traced.work, name) if same else told)
         return found[0], found[1]
 
@@ -69,22 +45,20 @@ class PlayedLoad:
         own = named(self.traced.step("prefill").expected, "own", "a step of the own prompt alone", "s")
         beside = parts.prompt - float(own)
         title = "added by decodes and other prompts to its steps" if beside > 0.0 else "less: as played"
-        prompt = self.traced.stated(
-            parts.prompt, own + self.traced.told(beside, "beside", title), "prompt", "steps with the own prompt"
+        prompt = self.stated(
+            parts.prompt, own + self.told(beside, "beside", title), "prompt", "steps with the own prompt"
         )
-        waits = (self.traced.told(getattr(parts, name), name, title) for name, title in _WAITS.items())
-        return self.traced.stated(
-            found.samples["ttft"].mean, sum(waits, 0.0) + prompt, "TTFT", "mean time to first token"
-        )
+        waits = (self.told(getattr(parts, name), name, title) for name, title in _WAITS.items())
+        return self.stated(found.samples["ttft"].mean, sum(waits, 0.0) + prompt, "TTFT", "mean time to first token")
 
     @cached_property
     def tpot(self) -> Any:
         """Waits of a token: its decode step in parts, at the mean batch, and prompts of others."""
         found, system = self.found, self.traced.predictor.plan.system
-        step = self.traced.told(found.tokens.step, "step", "time of a token in decode steps")
+        step = self.told(found.tokens.step, "step", "time of a token in decode steps")
         sequences, context = found.decoding
         isl, osl = self.lengths
-        own = self.traced.told(sequences, "batch", "sequences that decode on one attention replica, in the mean", "")
+        own = self.told(sequences, "batch", "sequences that decode on one attention replica, in the mean", "")
         decode = self.traced.predictor.plan.time(Batch.decode(own, named(isl + osl / 2.0, "keys", "mean context")))
         assert context == float(isl) + float(osl) / 2.0
         parts = {name: named(part, f"t_{name}", f"{_PARTS[name]}: of a decode step at the mean batch", "s")
@@ -92,10 +66,8 @@ class PlayedLoad:
         whole = named(sum(parts.values(), 0.0), "decode", "kernels and engine of that step", "s")
         symbols = {name: "engine" if name == "host" else name for name in parts}
         spent = [named(step * part / whole, symbols[name], _PARTS[name], "s") for name, part in parts.items()]
-        others = self.traced.told(found.tokens.prompts, "prompts", "prompts of others, in the same or in between steps")
-        return self.traced.stated(
-            found.tpot, sum(spent, 0.0) + others, "TPOT", "mean time of an output token after the first"
-        )
+        others = self.told(found.tokens.prompts, "prompts", "prompts of others, in the same or in between steps")
+        return self.stated(found.tpot, sum(spent, 0.0) + others, "TPOT", "mean time of an output token after the first")
 
     @cached_property
     def e2e(self) -> Any:
@@ -106,8 +78,8 @@ class PlayedLoad:
             after = (self.lengths[1] - 1.0) * self.tpot
         else:
             rest = whole - found.samples["ttft"].mean
-            after = self.traced.told(rest, "after", "mean time from the first token to the last")
-        return self.traced.stated(whole, self.ttft + after, "E2E", "mean time of a request, end to end")
+            after = self.told(rest, "after", "mean time from the first token to the last")
+        return self.stated(whole, self.ttft + after, "E2E", "mean time of a request, end to end")
 
     @property
     def rate(self) -> Any:
@@ -115,20 +87,20 @@ class PlayedLoad:
         if self.found.asked.rate is not None:
             return self.traced.inputs(self.found.asked, "rate")["rate"]
         together = self.found.rate * self.found.samples["e2e"].mean
-        users = self.traced.told(together, "L", "requests in the system, in the mean over the run", "")
+        users = self.told(together, "L", "requests in the system, in the mean over the run", "")
         title = "requests a second, by Little's law: L = rate*E2E"
-        return self.traced.stated(self.found.rate, users / self.e2e, "rate", title, "1/s")
+        return self.stated(self.found.rate, users / self.e2e, "rate", title, "1/s")
 
     @property
     def running(self) -> Any:
         """Sequences in steps, by Little's law."""
         done = self.found.played
         inside = float(done.replicas["sequence_time"].sum()) / max(done.arrived, 1)
-        stay = self.traced.told(inside, "stay", "mean time of a request in steps")
-        arrived = self.traced.told(float(done.arrived), "requests", "requests sent", "")
-        over = self.traced.told(done.now, "duration", "length of the run")
+        stay = self.told(inside, "stay", "mean time of a request in steps")
+        arrived = self.told(float(done.arrived), "requests", "requests sent", "")
+        over = self.told(done.now, "duration", "length of the run")
         title = "sequences in steps, by Little's law: rate*stay"
-        return self.traced.stated(done.running, arrived / over * stay, "running", title, "")
+        return self.stated(done.running, arrived / over * stay, "running", title, "")
 
     @property
     def knee(self) -> Any:
@@ -136,14 +108,14 @@ class PlayedLoad:
         found, law = self.found, "approximate: the law of a full engine; docs/under-load.md"
         scene, asked = found.scene, found.asked
         full = full_engine(scene.table.arrays, scene.rules, asked.isl.mean, asked.osl.mean)
-        begun = self.traced.told(full.begun, "q", "prompts that begin in a turn of a full engine", "", law)
-        decode = self.traced.told(full.decode, "t_decode", "decode steps of such a turn", "s", law)
-        prompts = self.traced.told(full.prompts, "t_prompts", "added by its prompts", "s", law)
-        each = self.traced.told(float(scene.replicas), "replicas", "replicas", "", _ASKED)
+        begun = self.told(full.begun, "q", "prompts that begin in a turn of a full engine", "", law)
+        decode = self.told(full.decode, "t_decode", "decode steps of such a turn", "s", law)
+        prompts = self.told(full.prompts, "t_prompts", "added by its prompts", "s", law)
+        each = self.told(float(scene.replicas), "replicas", "replicas", "", _ASKED)
         title = "approximate: largest rate that can be sustained"
         if found.knee < full.rate * scene.replicas * (1.0 - 1e-9):
-            return self.traced.told(found.knee, "knee", f"{title}, of the front end", "1/s", law)
-        return self.traced.stated(found.knee, begun / (decode + prompts) * each, "knee", title, "1/s")
+            return self.told(found.knee, "knee", f"{title}, of the front end", "1/s", law)
+        return self.stated(found.knee, begun / (decode + prompts) * each, "knee", title, "1/s")
 
     def percentile(self, time: str, share: float) -> Any:
         """The request at its place by rank."""
@@ -152,25 +124,25 @@ class PlayedLoad:
         title = f"of {sample.count:,} requests that count, the {_ordinal(place)} by {time.upper()}"
         if not sample.count:
             title = "no request has a second token; the step that would follow"
-        return self.traced.told(found.quantile(time, share), name, title)
+        return self.told(found.quantile(time, share), name, title)
 
     @property
     def queue(self) -> Any:
         """The wait behind prompts and for a place."""
         parts = self.found.played.first_parts
-        waits = (self.traced.told(getattr(parts, name), name, _WAITS[name]) for name in ("behind", "place"))
+        waits = (self.told(getattr(parts, name), name, _WAITS[name]) for name in ("behind", "place"))
         title = "mean wait before the own prompt begins"
-        return self.traced.stated(parts.behind + parts.place, sum(waits, 0.0), "queue", title)
+        return self.stated(parts.behind + parts.place, sum(waits, 0.0), "queue", title)
 
     @cached_property
     def output(self) -> Any:
         """Output tokens a second."""
         done = self.found.played
         made = float(done.osl[done.counted].sum())
-        tokens = self.traced.told(made, "tokens", "output tokens of the requests that count", "")
-        span = self.traced.told(done.makespan, "makespan", "from their first sending to their last end")
+        tokens = self.told(made, "tokens", "output tokens of the requests that count", "")
+        span = self.told(done.makespan, "makespan", "from their first sending to their last end")
         rate = self.found.output_rate
-        return self.traced.stated(rate, tokens / span, "output", "output tokens a second", "token/s")
+        return self.stated(rate, tokens / span, "output", "output tokens a second", "token/s")
 
 
 def _ordinal(place: int) -> str:

@@ -7,8 +7,6 @@ microbatches compute. Encoders apart (vLLM's disaggregated encoder, SGLang's EPD
 
 from __future__ import annotations
 
-from dataclasses import field, replace
-
 from rooflinekit.model.graph.symbol import about
 from rooflinekit.model.kernels.collective import (
     Collective,
@@ -21,7 +19,7 @@ from rooflinekit.model.kernels.collective import (
 )
 from rooflinekit.model.kernels.operation import Operation, Step, Wrapped
 from rooflinekit.model.shard import Shard
-from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.frozen import dataclass, field, replace
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.model import MixtureOfExperts
 from rooflinekit.model.types.numeric import ceil_div

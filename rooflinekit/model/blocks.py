@@ -231,8 +231,7 @@ def attention_operations(block: Attention, shard: Shard) -> list[Operation]:
     ops.insert(0, _without_keys(shard.linear("qkv_proj", inputs, tuple(parts), bias=block.qkv_bias), block))
     ops += [op for part in parts for op in _adapters(part[0].lower(), inputs, block.adapters, elements((part,)), shard)]
     if rank := block.q_rank:
-        ops += [Elementwise("q_norm", rank, rank, 4.0 * rank, rank, shard.other),
-                shard.linear("q_b_proj", rank, (queries,))]  # fmt: skip
+        ops += [_normed("q_norm", rank, shard), shard.linear("q_b_proj", rank, (queries,))]
     turned: tuple[Part, ...] = (("Q", heads, dim), ("K", kv_heads, dim))[: 1 + cached]
     rotated, made = elements(turned), outputs(turned)
     if block.q_norm or block.k_norm:
@@ -255,9 +254,7 @@ def attention_operations(block: Attention, shard: Shard) -> list[Operation]:
         _over_context(core, shard) if block.indexer is None else _chosen(block, block.indexer, heads, kv_heads, shard)
     )
     out = heads * block.v_head_dim
-    if block.head_gated:
-        ops += [shard.linear("gate_proj", shard.hidden, (("gate", heads),)),
-                Elementwise("output_gate", out + heads, out, 1.0 * out + 4.0 * heads)]  # fmt: skip
+    ops += _output_gate(out, heads * block.head_gated, shard)
     if block.gated:
         ops.append(Elementwise("output_gate", 2 * out, out, 5.0 * out))
     return [*ops, _output(out, shard, block.o_bias)]
@@ -318,18 +315,11 @@ def compressed_operations(block: CompressedAttention, shard: Shard) -> list[Oper
     """DeepSeek-V4: queries and one key from latents, compressed keys, the indexer, and results out by groups."""
     heads, dim, ratio, indexer = block.heads // shard.tp, block.head_dim, block.ratio, block.indexer
     layer = f"{block.kind}_{shard.precision.formats.attention.value}"
+    latents: tuple[Part, ...] = ("c_q", block.q_rank), ("k", dim)
     normed = block.q_rank + dim
     ops = [
-        shard.linear("qkv_a_proj", shard.hidden, (("c_q", block.q_rank), ("k", dim))),
-        Elementwise(
-            "latent_norm",
-            normed,
-            normed,
-            4.0 * normed,
-            normed,
-            shard.other,
-            made=outputs((("c_q", block.q_rank), ("k", dim))),
-        ),
+        shard.linear("qkv_a_proj", shard.hidden, latents),
+        _normed("latent_norm", normed, shard, outputs(latents)),
         shard.linear("q_b_proj", block.q_rank, (("Q", heads, dim),)),
         _turned(heads, block.rope_dim),
         KVAppend((("key cache", dim),)),
@@ -367,6 +357,11 @@ def _turned(heads: int, width: int) -> Elementwise:
     rotated = (heads + 1) * width
     made = outputs((("Q rope", heads, width), ("k rope", width)))
     return Elementwise("rope", rotated, rotated, 3.0 * rotated, made=made)
+
+
+def _normed(name: str, width: int, shard: Shard, made: tuple[Output, ...] = ()) -> Elementwise:
+    """A norm with a scale for each element."""
+    return Elementwise(name, width, width, 4.0 * width, width, shard.other, made=made)
 
 
 def _output(width: int, shard: Shard, bias: bool = False) -> Linear:
@@ -416,12 +411,12 @@ def latent_operations(block: LatentAttention, shard: Shard) -> list[Operation]:
         BatchedLinear("q_absorb", heads, block.kv_rank, block.nope_dim, weight, stream, sparse),
         *_over_context(core, shard),
         BatchedLinear("v_absorb", heads, block.v_dim, block.kv_rank, weight, stream, sparse),
-        *_latent_gate(heads * block.v_dim, heads * block.v_dim if block.gated else heads * block.head_gated, shard),
+        *_output_gate(heads * block.v_dim, heads * block.v_dim if block.gated else heads * block.head_gated, shard),
         _output(heads * block.v_dim, shard),
     ]
 
 
-def _latent_gate(width: int, gates: int, shard: Shard) -> list[Operation]:
+def _output_gate(width: int, gates: int, shard: Shard) -> list[Operation]:
     if not gates:
         return []
     gate = shard.linear("gate_proj", shard.hidden, (("gate", gates),))
@@ -435,8 +430,7 @@ def _latent_queries(block: LatentAttention, heads: int, shard: Shard) -> list[Op
     ranks: tuple[Part, ...] = latents[:1]
     if block.q_rank is not None:
         latents, ranks = (("c_q", block.q_rank), *latents), (("c_q", block.q_rank), *ranks)
-    normed = elements(ranks)
-    norm = Elementwise("latent_norm", normed, normed, 4.0 * normed, normed, shard.other, made=outputs(ranks))
+    norm = _normed("latent_norm", elements(ranks), shard, outputs(ranks))
     if block.q_rank is None:
         return [shard.linear("q_proj", shard.hidden, queries), shard.linear("kv_a_proj", shard.hidden, latents), norm]
     down = shard.linear("qkv_a_proj", shard.hidden, latents)
@@ -554,7 +548,7 @@ def mamba_operations(block: Mamba, shard: Shard) -> list[Operation]:
     projected = block.dt_rank + 2 * block.state
     joined: list[Operation] = [shard.joined("ssm_reduce", "all_reduce", projected)] if shard.tp > 1 else []
     if block.norm:
-        joined.append(Elementwise("ssm_norm", projected, projected, 4.0 * projected, projected, shard.other))
+        joined.append(_normed("ssm_norm", projected, shard))
     return [
         shard.linear("in_proj", shard.hidden, (("x", inner), ("gate", inner)), bias=block.proj_bias),
         ShortConvolution(inner, block.conv_width, block.conv_bias, shard.other),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 from rooflinekit.model.graph.symbol import fact
@@ -19,7 +18,7 @@ from rooflinekit.model.step import Plan
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import MemoryRule
 from rooflinekit.model.types.errors import WorkloadError
-from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.frozen import dataclass, replace
 from rooflinekit.model.types.kv_policy import FULL, KVPolicy
 from rooflinekit.model.types.model import (
     Attention,
@@ -36,7 +35,7 @@ from rooflinekit.model.types.model import (
     Model,
     Rwkv7,
 )
-from rooflinekit.model.types.numeric import Numeric, ceil_div, floor_div, maximum, minimum, where
+from rooflinekit.model.types.numeric import Numeric, ceil_div, maximum, minimum, where
 
 
 class LayerCache(NamedTuple):
@@ -101,7 +100,7 @@ class CacheLaw:
             slope = sum(later for _, later in self.slopes[index:])
             step = minimum(maximum(left, 0.0) / slope, cap if cap == math.inf else cap - reached)
             context, left, reached = context + step, left - step * slope, cap
-        whole = floor_div(context, float(self.block)) * self.block
+        whole = context // float(self.block) * self.block
         whole = where(self.bytes(whole + self.block) <= budget, whole + self.block, whole)  # lost to rounding
         whole = where(self.bytes(whole) > budget, maximum(whole - self.block, 0.0), whole)  # won by rounding
         if not self.slopes or self.slopes[-1][0] < math.inf:  # nothing grows without end: it fits for ever, or never
@@ -230,11 +229,11 @@ class Layout:
 
     def blocks(self, pool: Numeric) -> Numeric:
         """Whole blocks in a pool of so many bytes."""
-        return maximum(floor_div(pool, self.block_bytes), 0.0) if self.block_bytes else 0.0 * pool
+        return maximum(pool // self.block_bytes, 0.0) if self.block_bytes else 0.0 * pool
 
     def tokens(self, pool: Numeric) -> Numeric:
         """Tokens that vLLM's log prints: blocks // groups x block ("GPU KV cache size")."""
-        return floor_div(self.blocks(pool), float(self.groups)) * self.block
+        return self.blocks(pool) // float(self.groups) * self.block
 
     def admitted_bytes(self, longest: Numeric, step: float) -> Numeric:
         """Bytes that vLLM reckons for one sequence of `longest` tokens when a step has at most `step` of them [B].

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import field, replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -14,10 +13,10 @@ from rooflinekit.model.graph.symbol import about, fact, named
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import MemoryRule
-from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.frozen import dataclass, field, replace
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.model import Attention, Layer
-from rooflinekit.model.types.numeric import Numeric, ceil_div, floor_div, is_zero, maximum, minimum, where
+from rooflinekit.model.types.numeric import Numeric, ceil_div, is_zero, maximum, minimum, where
 
 if TYPE_CHECKING:
     import numpy as np
@@ -170,7 +169,7 @@ class MemoryModel:
                 parts.append(named(fits, "fits", "sequences, of the pool and one part of the peak"))
             room.append(where(self._fits(stage, 0.0, self._activations(0.0, new)), reduce(minimum, parts), 0.0))
         most = named(reduce(minimum, room), "room", "sequences that fit in one replica")
-        whole = maximum(floor_div(most, 1.0), 0.0)
+        whole = maximum(most // 1.0, 0.0)
         for rounding in (1.0, 0.0):  # up where one more fits, then down where these do not
             more = whole + rounding
             whole = where(self._holds(more, held, new), more, maximum(more - 1.0, 0.0))
@@ -268,7 +267,7 @@ class MemoryModel:
         held = layout.blocks(room) * layout.block_bytes / each if cached else _ENDLESS
         kv = local * named(layout.law.bytes(self._held(context)), *_EACH)
         by_concurrency = self.rule.tokens_by_concurrency and layout.groups > 1
-        tokens = floor_div(held * longest, 1.0) if by_concurrency else layout.tokens(room)
+        tokens = held * longest // 1.0 if by_concurrency else layout.tokens(room)
         need = self._need(stage, kv, activations)
         return stage.weight_bytes, kv, room, layout.blocks(room), tokens, held, *need
 

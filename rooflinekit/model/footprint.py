@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field
 
 from rooflinekit.model.apart import Elsewhere
 from rooflinekit.model.blocks import stage_operations
@@ -18,7 +17,7 @@ from rooflinekit.model.step import Plan
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import MemoryRule
-from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.frozen import dataclass, field
 from rooflinekit.model.types.model import (
     Attention,
     CompressedAttention,

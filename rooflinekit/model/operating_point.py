@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import field, replace
-from functools import cached_property
+from collections.abc import Iterator
 
 from rooflinekit.model.capacity import Memory, MemoryModel, make_memory_model
 from rooflinekit.model.graph.symbol import fact, named
 from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.batch import Batch
-from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.model.types.numeric import Numeric, ceil_div, distinct, floor_div, maximum
+from rooflinekit.model.types.frozen import dataclass, replace
+from rooflinekit.model.types.numeric import Numeric, ceil_div, maximum
 from rooflinekit.model.types.time import Time
 from rooflinekit.model.types.workload import Workload
-
-Decoding = tuple[Time, Callable[[], StepTime]]
-"""TPOT, and the decode step at the reported context."""
 
 THIRDS = 3
 """Parts of the output whose mean decode step is worked out; the time is nearly straight within a third."""
@@ -29,7 +24,7 @@ def thirds(steps: Numeric) -> tuple[Numeric, Numeric, Numeric]:
     >>> thirds(8.0), thirds(2.0), thirds(1.0)
     ((3.0, 2.0, 3.0), (1.0, 0.0, 1.0), (0.0, 1.0, 0.0))
     """
-    outer = floor_div(steps + 1.0, float(THIRDS))
+    outer = (steps + 1.0) // float(THIRDS)
     return outer, steps - 2.0 * outer, outer
 
 
@@ -64,20 +59,14 @@ STEADY = "fixed", "kernels whose work does not depend on the context, and the en
 class OperatingPoint:
     """Cost of a workload on a plan; fields are scalars or arrays, as the workload is.
 
-    prefill: the step that holds the prompts. The decode step at the reported context is worked out when it is first
-    asked for, unless TPOT was made from it.
+    prefill: the step that holds the prompts; decode: one decode step at the reported context.
     """
 
     ttft: Time
     tpot: Time
     memory: Memory
     prefill: StepTime
-    _decode: Callable[[], StepTime] = field(repr=False, compare=False)
-
-    @cached_property
-    def decode(self) -> StepTime:
-        """One decode step at the reported context."""
-        return self._decode()
+    decode: StepTime
 
     def e2e(self, osl: Numeric) -> Numeric:
         """First token plus osl − 1 more [s]."""
@@ -147,7 +136,7 @@ class Predictor:
         whole = self._overlapped(first.times(1.0 + behind * time, 1.0 + behind * bound), first, behind + 1.0)
         return whole.named(*_TTFT, "GPipe, arXiv:1811.06965, 2.3")
 
-    def decoding(self, work: Workload) -> Decoding:
+    def decoding(self, work: Workload) -> tuple[Time, StepTime]:
         """TPOT, and the decode step at the reported context."""
         through, decode = self._mean_step(work)
         if self.plan.deployment.microbatches == 1:
@@ -168,41 +157,23 @@ class Predictor:
             return whole
         return replace(whole, high=maximum(whole.high, parts * one.high))
 
-    def _mean_step(self, work: Workload) -> Decoding:
+    def _mean_step(self, work: Workload) -> tuple[Time, StepTime]:
         """Mean step over the output: what depends on the context in three parts, everything else once.
 
         Each part has the exact mean work of its steps, whatever windows and chunks do in between; what is left is the
         curvature of the time within a third of the output (latencies that grow with a logarithm, corrections).
         """
-        batch, context, interval = self._local(work), work.decode_context, self.plan.costs.interval
-        many = any(getattr(size, "ndim", 0) for size in (batch, context))
-        if many:
-            mean = self._steady(batch, context)
-        else:
-            step = self.plan.time(self.decode_batch(work, context))
-            if work.context is not None:
-                return step.total, lambda: step
-            mean = Time.sum(timed for timed in step.kernels if not timed.kernel.grows)
+        step = self.plan.time(self.decode_batch(work, work.decode_context))
         if work.context is not None:
-            grown = self.plan.time(Batch.decode(batch, context), grows=True).sums
-            return mean.plus(grown).widened(interval), lambda: self.decode_step(work)
-        mean = mean.named(*STEADY)
+            return step.total, step
+        mean, local = (
+            Time.sum(timed for timed in step.kernels if not timed.kernel.grows).named(*STEADY),
+            self._local(work),
+        )
         for part in parts_of(work):
-            batches = Batch.mean_decode(batch, part.first, maximum(part.steps, 1.0))
+            batches = Batch.mean_decode(local, part.first, maximum(part.steps, 1.0))
             mean = mean.plus(self.plan.time(batches, grows=True).sums.named(*part.attention), part.share)
-        return mean.widened(interval), (lambda: self.decode_step(work)) if many else (lambda: step)
-
-    def _steady(self, batch: Numeric, context: Numeric) -> Time:
-        """Time of a decode step without the part that grows with the context: scenarios of one batch share it.
-
-        Where kernels are launched one by one, the gaps between them depend on the context through those that grow; so
-        does what of an exchange they hide.
-        """
-        if self.plan.iteration(Batch.decode(1.0, 1.0)).eager or self.plan.deployment.two_batch:
-            return self.plan.time(Batch.decode(batch, context), grows=False).sums
-        sizes, places = distinct(batch)
-        steady = self.plan.time(Batch.decode(sizes, 1.0), grows=False).sums
-        return steady if places is None else steady.taken(places)
+        return mean.widened(self.plan.costs.interval), step
 
     def _local(self, work: Workload) -> Numeric:
         """Decoding sequences of one replica that pass a stage together."""

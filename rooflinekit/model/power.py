@@ -10,12 +10,11 @@ more than the limit, the board lowers its clock and voltage until it fits. Calib
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
 from operator import add, attrgetter
 
 from rooflinekit.model.graph.symbol import Symbol, formula, named, quantity
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.frozen import dataclass, fields, replace
 from rooflinekit.model.types.hardware import Accelerator, HostPower, PowerLaw
 from rooflinekit.model.types.kernel import MATRIX_ROWS, ExpertsShape, Kernel
 from rooflinekit.model.types.numeric import Numeric, maximum, minimum

@@ -5,12 +5,10 @@ llama.cpp's formats store each tensor in one block format, or in two that follow
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import BLOCKS, MIXED_AS, Dtype
 from rooflinekit.model.types.errors import DtypeError
-from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.frozen import dataclass, replace
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.model import Attention, MixtureOfExperts, Model, WeightFormats
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -11,7 +10,7 @@ from rooflinekit.model.graph.symbol import formula, named
 from rooflinekit.model.timing.calibrated import Calibration
 from rooflinekit.model.timing.forms import memory_time
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.frozen import dataclass, replace
 from rooflinekit.model.types.hardware import Accelerator, System
 from rooflinekit.model.types.kernel import ExpertsShape, GemmShape, Kernel
 from rooflinekit.model.types.numeric import Numeric, ceil_div, maximum, where

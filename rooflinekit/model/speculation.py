@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TypeGuard
 
 from rooflinekit.model.blocks import stage_operations
@@ -18,7 +17,7 @@ from rooflinekit.model.graph.symbol import fact
 from rooflinekit.model.kernels.elementwise import Elementwise, Sampling
 from rooflinekit.model.kernels.gemm import Linear
 from rooflinekit.model.kernels.operation import Operation
-from rooflinekit.model.operating_point import STEADY, Decoding, OperatingPoint, Predictor, parts_of
+from rooflinekit.model.operating_point import STEADY, OperatingPoint, Predictor, parts_of
 from rooflinekit.model.precision import Precision
 from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.shard import Shard
@@ -26,7 +25,7 @@ from rooflinekit.model.step import Plan, make_plan
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.errors import DeploymentError, InputError
-from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.frozen import dataclass, replace
 from rooflinekit.model.types.model import (
     Attention,
     CompressedAttention,
@@ -308,7 +307,7 @@ class SpeculativePredictor(Predictor):
         if self.plan.deployment.pp > 1:
             yield "the draft's weights and cache are charged to every pipeline stage, though one holds them"
 
-    def decoding(self, work: Workload) -> Decoding:
+    def decoding(self, work: Workload) -> tuple[Time, StepTime]:
         """Mean over rounds, split as plain decode is; the last round yields no more tokens than are asked for."""
         tokens: Numeric = fact(self.draft.choice.tokens_per_pass, "E", "tokens that a round yields", source=_YIELD)
         mean = self._round_time(work, work.decode_context, None if work.context is not None else False)
@@ -320,7 +319,7 @@ class SpeculativePredictor(Predictor):
             tokens = minimum(tokens, work.decode_steps)
         mean = mean.widened(self.plan.costs.interval).named("round", "drafting and verification")
         tpot = NOTHING.plus(mean, 1.0 / tokens).named("TPOT", "mean time of an output token after the first")
-        return tpot, lambda: self.decode_step(work)
+        return tpot, self.decode_step(work)
 
     def _round_time(self, work: Workload, context: Numeric, grows: bool | None) -> Time:
         time = self.plan.time(self.verify_batch(work, context), grows).sums

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
 from functools import cached_property, reduce
 from typing import Any
 
@@ -25,7 +24,7 @@ from rooflinekit.model.types.deployment import ALL_REDUCE, ALL_TO_ALL, Deploymen
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import IDEAL, Engine, LoadErrors, StepCosts
 from rooflinekit.model.types.errors import DeploymentError
-from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.frozen import dataclass, field, replace
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.kernel import AttentionShape, Kernel, VectorGemmShape
 from rooflinekit.model.types.model import Attention, LatentAttention, MixtureOfExperts, Model
@@ -589,9 +588,9 @@ class Plan:
     def stages(self) -> list[tuple[Plan, int]]:
         """The pipeline stages, each kind once, with their number."""
         cut = self.model, self.deployment, self.precision
-        held = (stage_operations(*cut, stage, self.system.domain_size) for stage in range(self.deployment.pp))
-        kinds = Counter(frozenset(operations.items()) for operations in held)
-        return [(replace(self, operations=dict(held)), count) for held, count in kinds.items()]
+        held = [stage_operations(*cut, stage, self.system.domain_size) for stage in range(self.deployment.pp)]
+        kinds = [frozenset(operations.items()) for operations in held]
+        return [(replace(self, operations=held[kinds.index(kind)]), n) for kind, n in Counter(kinds).items()]
 
     def _bare(self, batch: Batch) -> StepTime:
         return StepTime(self.run(batch, None))
@@ -689,12 +688,6 @@ def _one_by_one(costs: StepCosts) -> StepCosts:
     return replace(costs, step=costs.step + costs.serial, serial=0.0, overlap=0.0, spread=spread)
 
 
-def _unpacking(precision: Precision) -> str:
-    """The key of experts that unpack their weights, whose measured times hold what that takes."""
-    weight = precision.formats.experts
-    return f"moe/{precision.compute(weight).value}/{weight.unit.value}"
-
-
 def _as_fitted(engine: Engine, system: System, calibration: Calibration | None, precision: Precision) -> Engine:
     """The engine without costs that were fitted on GPUs, on a CPU: it has those that files of this CPU showed.
 
@@ -709,10 +702,13 @@ def _as_fitted(engine: Engine, system: System, calibration: Calibration | None, 
     if accelerator.supports(Dtype.NVFP4) and own.dequantised:
         own = replace(own, dequantised=0.0, routed=0.0, routed_launches=0)
         engine = replace(engine, costs=own)
-    elif own.dequantised and (accelerator.compute_capability.startswith(_FROM_REGISTERS)
-                              or (calibration and _unpacking(precision) in calibration.families)):  # fmt: skip
-        own = replace(own, dequantised=0.0, routed=0.0)
-        engine = replace(engine, costs=own)
+    elif own.dequantised:
+        weight = precision.formats.experts
+        unpacking = f"moe/{precision.compute(weight).value}/{weight.unit.value}"
+        measured = calibration is not None and unpacking in calibration.families
+        if measured or accelerator.compute_capability.startswith(_FROM_REGISTERS):
+            own = replace(own, dequantised=0.0, routed=0.0)
+            engine = replace(engine, costs=own)
     if not accelerator.is_cpu:
         return engine
     if not served or (served.accelerator, served.engine) != (accelerator.name, engine.name):

@@ -21,7 +21,6 @@ from rooflinekit.estimation.options import part_of, read
 from rooflinekit.estimation.scenario import SimulationOptions
 from rooflinekit.load.arrivals import Arrival
 from rooflinekit.load.lengths import Length, parse_length, spread_length
-from rooflinekit.model.serving.flight import microbatches
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.ops.metrics import Metrics
 from rooflinekit.simulation.decoding import Speculative
@@ -207,7 +206,7 @@ class PlayedEngine:
     def notes(self) -> Iterator[str]:
         """Notes for the server's owner."""
         yield from self.what.resolved.warnings
-        if microbatches(self.what.resolved.plan) > 1:
+        if self.what.resolved.plan.lanes > 1:
             yield "stages are played one after the other; `estimate` has what microbatches bring"
 
     def send(self, arrival: Arrival, told: Callable[[Stream], None], limited: bool = True) -> Stream:

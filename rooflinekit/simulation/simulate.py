@@ -44,7 +44,6 @@ from rooflinekit.load.scene import (
 from rooflinekit.load.table import Clock
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.serving.encoding import served
-from rooflinekit.model.serving.flight import microbatches
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, WorkloadError
@@ -308,7 +307,7 @@ def _said(  # noqa: PLR0913, PLR0917 - the scheduler and the cache of a run
     warnings = (*resolved.warnings, *version_notes(resolved.plan), *notes)
     if setup.swap and not setup.host_gib:
         warnings += ("swap has no host memory: preempted requests were computed again; host_gib gives it some",)
-    if microbatches(resolved.plan) > 1:
+    if resolved.plan.lanes > 1:
         warnings += ("stages are played one after the other; `estimate` has what microbatches bring",)
     inputs = _inputs(resolved.plan, setup, limits) | {"block_size": block, "kv_tokens": blocks * block}
     return {**about(resolved.plan), "inputs": inputs, "warnings": warnings}

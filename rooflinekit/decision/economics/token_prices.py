@@ -74,7 +74,7 @@ def token_times(predictor: Predictor, load: InFlight) -> TokenTimes:
     >>> round(times.asymmetry, 1)  # the same FLOP, but 64 sequences share the weights and none shares its cache
     9.6
     """
-    step = predictor.tpot(Workload(load.users, load.isl, load.under_way))
+    step = predictor.tpot(Workload(load.users, load.isl, load.osl))
     prompt = prefill_share(predictor, load)
     prefix = where(load.cached == 0.0, load.isl // 2.0, load.cached)  # of half the prompt where nothing is cached
     whole = prefill_share(predictor, replace(load, cached=prefix))
@@ -161,7 +161,7 @@ def token_work(predictor: Predictor, times: TokenTimes) -> tuple[TokenWork, Toke
     """
     load, plan = times.load, predictor.plan
     batch = Batch.prefill(1.0, float(load.isl), float(load.cached))
-    work = Workload(float(load.users), float(load.isl), float(load.under_way))
+    work = Workload(float(load.users), float(load.isl), float(load.osl))
     step = predictor.decode_batch(work, work.decode_context)
     fresh, local = float(load.isl) - float(load.cached), float(step.decoding.sequences)  # type: ignore[union-attr]
 

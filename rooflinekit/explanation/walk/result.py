@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
 from typing import Any
 
 from rooflinekit.model.types.answer import Answer, Plain, plain_fields
-from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.frozen import dataclass, fields
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import field, fields, is_dataclass, replace
+from dataclasses import is_dataclass
 from functools import cached_property
 from typing import Any
 
@@ -23,7 +23,7 @@ from rooflinekit.model.shard import Shard
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.frozen import dataclass, fields, replace
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.model import Attention, DenseFFN, MixtureOfExperts, Model
 
@@ -44,9 +44,9 @@ class WalkScene:
     plan: Plan
     prompts: Prompts
     phase: PhaseName
-    symbols: dict[str, WalkSymbol] = field(default_factory=dict)
+    symbols: dict[str, WalkSymbol] = dataclasses.field(default_factory=dict)
     limited: bool = False  #: whether tokens of this layer do not see all keys
-    later: list[Stop] = field(default_factory=list)  #: stops of an operation that lie behind the next one's
+    later: list[Stop] = dataclasses.field(default_factory=list)  #: stops of an operation that lie behind the next one's
 
     def letter(self, name: str, value: Any, meaning: str) -> Any:
         """A number with a letter; one that is worth something else already gets another name."""

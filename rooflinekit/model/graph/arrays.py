@@ -109,7 +109,7 @@ class _Pass:
                 arguments = node.arguments[: 1 if function is np.square or node.op in _NUMBERS else None]
                 if function in (np.maximum, np.minimum):  # a number takes NumPy four times as long as an array of it
                     arguments = tuple(self._as_array(node, each) if type(each) is float else each for each in arguments)
-                elif function is _interpolated:
+                elif node.op == "lattice":
                     table, *at = arguments
                     for on in zip(table.axes, at, strict=True):
                         if on not in spots:
@@ -157,14 +157,10 @@ def _function(node: Symbol, np: Any) -> Callable[..., Any]:
         case "fact" | "named":
             return lambda value: value
         case "lattice":
-            return _interpolated
+            return lambda table, *spots: interpolated(table.array, spots)
         case "**" if type(node.arguments[1]) is float and node.arguments[1] == 2.0:
             return np.square  # type: ignore[no-any-return]
     return getattr(np, _FUNCTIONS[node.op])  # type: ignore[no-any-return]
-
-
-def _interpolated(table: Any, *spots: Any) -> Any:
-    return interpolated(table.array, spots)
 
 
 def _looked_up(

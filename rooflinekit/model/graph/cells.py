@@ -309,17 +309,17 @@ class Column:
             return self.before._at(node)
         if node.op == "var":
             return self.inputs[node.arguments[0]]
-        if node not in block.places:
-            return composed(node.op, *map(self._at, self._made_of(node)))
-        self.cells[node] = self._put(block.places[node][-1], self._formula(node))
-        return self.cells[node]
-
-    def _formula(self, node: Symbol) -> Cell:
         operands = map(self._at, self._made_of(node))
+        if node not in block.places:
+            return composed(node.op, *operands)
+        rows = block.places[node]
         if node.op == "lattice":
-            free = iter(self.block.places[node])
-            return self.page.tables.interpolated(lambda cell: self._put(next(free), cell), *operands)
-        return composed(node.op, *operands)
+            free = iter(rows)
+            formula = self.page.tables.interpolated(lambda cell: self._put(next(free), cell), *operands)
+        else:
+            formula = composed(node.op, *operands)
+        self.cells[node] = self._put(rows[-1], formula)
+        return self.cells[node]
 
     def _put(self, row: int, cell: Cell) -> Cell:
         return self.page.put(row, self.place, cell)

@@ -69,11 +69,6 @@ class Function:
         text = "Infinity" if abs(given) == math.inf else repr(abs(given))
         return f"(-{text})" if given < 0.0 else text
 
-    def _operands(self, node: Symbol, first: int = 0) -> list[str]:
-        """Texts of the arguments of a node, from the first on."""
-        given = enumerate(node.arguments[first:], first)
-        return [self._texts.get((node, place)) or self._value(argument) for place, argument in given]
-
     def _statement(self, node: Symbol) -> list[str]:
         """The statement that names a node; none of one that stands inside an expression."""
         match node.op:
@@ -86,7 +81,7 @@ class Function:
             case "pick":
                 text = f"{self._value(node.arguments[0])}[{node.arguments[1]}]"
             case _:
-                written = self._operands(node)
+                written = [self._texts.get((node, n)) or self._value(given) for n, given in enumerate(node.arguments)]
                 text = _OPERATORS[node.op].format(*written, rest=", ".join(written[1:]))
                 if not self._inside(node):
                     return [f"const {self._name(node)} = {text};"]

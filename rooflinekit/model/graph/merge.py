@@ -6,7 +6,7 @@ the one that is chosen. All graphs are traced in one pool, so that what they sha
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -81,16 +81,12 @@ class Merge:
         for number, places in enumerate(kinds.values()):
             for place in places:
                 choice[place] = float(number)
-            variants.append(self._subset(members, places))
+            variants.append(self.merged(tuple(m if place in places else None for place, m in enumerate(members))))
         chosen = self.parameter(tuple(choice), Quantity("", "variant"))
         result = variants[-1]
         for number in range(len(variants) - 2, -1, -1):
             result = self.pool.apply("where", self.pool.apply("==", chosen, float(number)), variants[number], result)
         return result
-
-    def _subset(self, members: Members, places: Sequence[int]) -> Any:
-        inside = set(places)
-        return self.merged(tuple(m if place in inside else None for place, m in enumerate(members)))
 
     def _kind(self, member: Any) -> Hashable:
         if not isinstance(member, Symbol):

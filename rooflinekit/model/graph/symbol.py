@@ -8,12 +8,11 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
 from rooflinekit.model.graph.table import NodeTable
-from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.frozen import dataclass, field
 
 P = ParamSpec("P")
 R = TypeVar("R")

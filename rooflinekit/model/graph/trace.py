@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
 from rooflinekit.model.graph.symbol import Pool, Symbol
-from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.frozen import dataclass, fields
 
 
 @dataclass(frozen=True)

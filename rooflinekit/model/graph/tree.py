@@ -390,14 +390,12 @@ def _whole(text: str) -> bool:
 # --- reading a formula back ------------------------------------------------------------------------------------------
 
 
-def _pn(first: float, second: float, sharpness: float) -> float:
-    return float((first**sharpness + second**sharpness) ** (1.0 / sharpness))
-
-
 FUNCTIONS: Mapping[str, Callable[..., float]] = {
     **{name: OPERATORS[name] for name in ("ceil", "floor", "sqrt", "log2", "log", "exp", "abs")},
-    "max": max, "min": min, "pn": _pn,
-}  # fmt: skip
+    "max": max,
+    "min": min,
+    "pn": lambda x, y, p: float((x**p + y**p) ** (1.0 / p)),
+}
 """Functions in formulas; pn(x, y, p) = (x^p + y^p)^(1/p): resources that overlap not at all (1) or nearly fully (4)."""
 
 _compiled = cache(lambda formula: compile(formula, "<formula>", "eval"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import field, fields, replace
 from typing import cast
 
 from rooflinekit.model.graph.symbol import about, formula, named, quantity
@@ -12,7 +11,7 @@ from rooflinekit.model.kernels.gemm import gemm_activation_bytes, gemm_kernel, g
 from rooflinekit.model.kernels.operation import Operation, Output, Part, Step, Weights, elements, outputs, pass_kernel
 from rooflinekit.model.types.batch import Sequences
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.frozen import dataclass, field, fields, replace
 from rooflinekit.model.types.kernel import AttentionShape, Family, GemmShape, Kernel, RowsShape, SparseShape
 from rooflinekit.model.types.kv_policy import FULL, KVPolicy
 from rooflinekit.model.types.numeric import Numeric, is_zero, maximum, minimum
@@ -182,11 +181,9 @@ class KVAppend(Operation):
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """Read the activations once, write the cache once."""
         size = self.elements * step.kv.bytes if self.token_bytes is None else self.token_bytes
-        kernel = pass_kernel(
-            step, self.name, "kv_append", count, step.tokens, self.elements, variant=step.kv.value,
-            kv_write_bytes=append_bytes(step.tokens, size), shape=RowsShape(step.tokens),
-        )  # fmt: skip
-        return [kernel]
+        written = append_bytes(step.tokens, size)
+        work = {"kv_write_bytes": written, "shape": RowsShape(step.tokens), "variant": step.kv.value}
+        return [pass_kernel(step, self.name, "kv_append", count, step.tokens, self.elements, **work)]
 
 
 class Core(Operation):

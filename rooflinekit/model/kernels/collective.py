@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import field
 from functools import cache
 from typing import Any, Literal, TypeAlias, cast
 
 from rooflinekit.model.graph.symbol import about, formula, quantity
 from rooflinekit.model.kernels.operation import Operation, Step
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.frozen import dataclass, field
 from rooflinekit.model.types.kernel import CollectiveShape, ExchangeShape, Kernel
 from rooflinekit.model.types.numeric import Numeric
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import field
-
 from rooflinekit.model.graph.symbol import about, formula, quantity
 from rooflinekit.model.kernels.operation import Operation, Output, Step, Weights, pass_kernel
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.frozen import dataclass, field
 from rooflinekit.model.types.kernel import ASSUMED, Kernel, RowsShape
 from rooflinekit.model.types.numeric import Numeric
 

@@ -8,7 +8,6 @@ time of plain products, by assumption.
 
 from __future__ import annotations
 
-from dataclasses import field, replace
 from typing import Literal
 
 from rooflinekit.model.graph.symbol import about, formula, named, quantity
@@ -16,7 +15,7 @@ from rooflinekit.model.kernels.operation import Operation, Output, Part, Step, W
 from rooflinekit.model.kernels.routing import touched
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.frozen import dataclass, field, replace
 from rooflinekit.model.types.kernel import LORA, GemmShape, Kernel
 from rooflinekit.model.types.numeric import Numeric
 

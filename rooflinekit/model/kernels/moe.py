@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import field
-
 from rooflinekit.model.graph.symbol import about, formula
 from rooflinekit.model.kernels.operation import Operation, Step, Weights
 from rooflinekit.model.kernels.routing import Routing
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.frozen import dataclass, field
 from rooflinekit.model.types.kernel import ExpertsShape, Kernel
 from rooflinekit.model.types.numeric import Numeric
 

@@ -6,7 +6,6 @@ accelerator's share of some weights and turns an engine step into the work of it
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cached_property
 from math import inf, prod
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -14,7 +13,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from rooflinekit.model.graph.symbol import formula, named
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.frozen import dataclass, replace
 from rooflinekit.model.types.kernel import Family, Kernel
 from rooflinekit.model.types.numeric import Numeric, ceil_div, is_zero
 

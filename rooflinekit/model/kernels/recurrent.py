@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from math import prod
 
 from rooflinekit.model.graph.symbol import about, formula, named
 from rooflinekit.model.kernels.elementwise import own_bytes
 from rooflinekit.model.kernels.operation import Operation, Output, Step, Weights, pass_kernel
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.frozen import dataclass, field
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.numeric import Numeric
 

@@ -9,7 +9,6 @@ The proxies of vLLM's and SGLang's encoders deal the images of a request over al
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from rooflinekit.model.apart import Elsewhere
 from rooflinekit.model.kernels.operation import Operation
@@ -18,7 +17,7 @@ from rooflinekit.model.power import Energy, idle_energy
 from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.batch import Batch
-from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.frozen import dataclass, replace
 from rooflinekit.model.types.hardware import PowerLaw
 from rooflinekit.model.types.time import NOTHING, Time
 from rooflinekit.model.vision import OfImages
@@ -56,18 +55,18 @@ def encoders_of(plan: Plan) -> Encoders | None:
     sharing = min(images.count, plan.deployment.encoder_gpus)
     whole, more = divmod(images.count, sharing)
     shares = [(more, whole + 1), (sharing - more, whole)]
-    parts = tuple((count, _alone(plan, _tower(plan, own, images.count))) for count, own in shares if count)
+    away = ((op.held, count) for op, count in plan.encoders.items() if isinstance(op, Elsewhere))
+    tower = [(op, count) for op, count in away if isinstance(op, OfImages)]
+    parts = tuple(
+        (count, _alone(plan, {replace(op, sequences=op.sequences * own / images.count): n for op, n in tower}))
+        for count, own in shares
+        if count
+    )
     links = min(plan.deployment.stage, sharing)
     way: dict[Operation, int] = {
         replace(op, sequences=1.0 / links): n for op, n in plan.encoders.items() if isinstance(op, OfImages)
     }
     return Encoders(plan.deployment.encoder_gpus, parts, _alone(plan, way).total if way else NOTHING)
-
-
-def _tower(plan: Plan, own: int, images: int) -> dict[Operation, int]:
-    """The tower over so many of the images of a request, on one accelerator."""
-    held = ((op.held, count) for op, count in plan.encoders.items() if isinstance(op, Elsewhere))
-    return {replace(op, sequences=op.sequences * own / images): n for op, n in held if isinstance(op, OfImages)}
 
 
 def _alone(plan: Plan, operations: Mapping[Operation, int]) -> StepTime:

@@ -19,7 +19,7 @@ from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.serving.encoding import encoders_of, served
 from rooflinekit.model.serving.flight import InFlight, mixed_step
 from rooflinekit.model.types.batch import Batch
-from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.frozen import dataclass, replace
 from rooflinekit.model.types.hardware import PowerLaw
 from rooflinekit.model.types.numeric import Numeric, ceil_div, maximum, minimum, where
 from rooflinekit.model.types.time import KernelTime
@@ -111,7 +111,7 @@ def token_energy(predictor: Predictor, load: InFlight) -> TokenEnergy:
     prompt, seconds = prompt_energy(predictor, load)
     if encoders := encoders_of(predictor.plan):
         prompt += encoders.energy(predictor.plan, _law(predictor))
-    work, users = Workload(load.users, load.isl, load.under_way), load.users
+    work, users = Workload(load.users, load.isl, load.osl), load.users
     tpot = predictor.tpot(work).expected
     period = decode_energy(predictor, work, predictor.decode_step(work), tpot)
     gpus = predictor.plan.deployment.gpus
@@ -153,10 +153,7 @@ def load_power(
     energy = tokens.prompt.times(1.0 / osl) + tokens.step.times(made)
     if not isinstance(busy, float) or busy > 1.0:
         shrink = minimum(1.0 / busy, 1.0)
-        energy = Energy(
-            energy.weights, energy.cache, energy.activations, energy.arithmetic, energy.links,
-            energy.running * shrink, energy.idle * shrink,
-        )  # fmt: skip
+        energy = replace(energy, running=energy.running * shrink, idle=energy.idle * shrink)
     wait = tokens.gpus * maximum(1.0 / rate - needed, 0.0)
     whole = energy + idle_energy(tokens.law, wait, serving)
     whole = whole.labelled("", ", for an output token")

@@ -14,17 +14,7 @@ from rooflinekit.model.step import Plan
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.engine import StepCosts
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.model.types.numeric import (
-    Numeric,
-    ceil_div,
-    exp,
-    floor_div,
-    log,
-    maximum,
-    minimum,
-    sqrt,
-    where,
-)
+from rooflinekit.model.types.numeric import Numeric, ceil_div, exp, log, maximum, minimum, sqrt, where
 from rooflinekit.model.types.time import ENDS, Time
 from rooflinekit.model.types.workload import Workload
 
@@ -33,34 +23,13 @@ from rooflinekit.model.types.workload import Workload
 class InFlight:
     """Requests in flight: `users` of them, each of `isl` tokens in and `osl` out (means; scalars or arrays).
 
-    cached: of each prompt, already in the cache and not computed again; osl_cv: standard deviation of answers over
-    their mean.
+    cached: of each prompt, already in the cache and not computed again.
     """
 
     users: Numeric
     isl: Numeric
     osl: Numeric
     cached: Numeric = 0.0
-    osl_cv: Numeric = 0.0
-
-    @property
-    def under_way(self) -> Numeric:
-        """Mean length of the answers that are being made [tokens]."""
-        return under_way(self.osl, self.osl_cv)
-
-
-def under_way(osl: Numeric, osl_cv: Numeric) -> Numeric:
-    """Mean length of the answers that are being made at any moment [tokens].
-
-    An answer is met for as long as it takes, so that long ones count in proportion to their length:
-    E[N²]/E[N] = N·(1 + v²), with v the standard deviation over the mean N.
-
-    >>> under_way(256.0, 0.0), under_way(256.0, 0.5)
-    (256.0, 320.0)
-    """
-    if isinstance(osl_cv, float) and osl_cv == 0.0:
-        return osl
-    return named(osl * (1.0 + osl_cv**2), "N_w", "mean length of the answers under way: N·(1 + v²)")
 
 
 def front_end(costs: StepCosts, isl: Numeric) -> Numeric:
@@ -117,26 +86,22 @@ class Rotation:
         return named(self.arriving / self.holding, "together", "prompts in a step that holds some")
 
 
-def held(plan: Plan, isl: Numeric, osl: Numeric, osl_cv: Numeric = 0.0) -> Numeric:
-    """Tokens in the cache of a sequence at any moment: half of its answer, or all where that is reserved."""
-    return isl + under_way(osl, osl_cv) / (1.0 if plan.engine.memory.reserves else 2.0)
-
-
 def slots(predictor: Predictor, isl: Numeric, osl: Numeric, osl_cv: Numeric = 0.0) -> Numeric:
     """Sequences that run at once: as many as the cache holds at their mean length, and as the engine allows.
 
-    An engine that reserves room for whole answers holds fewer: as many as fit at their full length. osl_cv: standard
-    deviation of `osl` over its mean. 0 where not one whole request fits.
+    Half of an answer is in the cache at any moment, or all where an engine reserves that. Long answers count in
+    proportion to their length: N·(1 + osl_cv²) in the mean, osl_cv being their deviation over their mean N. 0 where not
+    one whole request fits.
     """
-    memory = predictor.memory
-    room = memory.max_batch(held(predictor.plan, isl, osl, osl_cv), isl)
+    memory, shares = predictor.memory, 1.0 if predictor.plan.engine.memory.reserves else 2.0
+    room = memory.max_batch(isl + osl * (1.0 + osl_cv**2) / shares, isl)
     room = maximum(named(room, "room", "sequences that the cache admits at once"), 1.0)
     fits = memory.max_batch(isl + osl, isl) >= 1.0
     found = where(fits, minimum(room, memory.rows * memory.replicas), 0.0)
     return named(found, "slots", "sequences that the cache and the engine's limit allow at once")
 
 
-def rotation(predictor: Predictor, load: InFlight, ratio: Numeric) -> Rotation:
+def rotation(predictor: Predictor, load: InFlight) -> Rotation:
     """Rotation of n requests that share steps: each other begins a prompt once in its N steps, q = (n − 1)/N a step.
 
     As many come by Poisson's law, so that 1 − exp(−q) of the steps hold prompts: several in one step, up to the token
@@ -146,9 +111,10 @@ def rotation(predictor: Predictor, load: InFlight, ratio: Numeric) -> Rotation:
     budget = predictor.plan.token_budget
     budget = fact(budget, "budget", "tokens of a step at most", source="the engine's token budget")
     new = load.isl - load.cached
-    arriving = others_arriving(predictor.plan, load)
+    turn = load.osl if costs.mixes else maximum(load.osl - 1.0, 1.0)
+    arriving = named(maximum((load.users - 1.0) / turn, _FEW), "q", "prompts of others that begin in a step")
     decoding = 1.0 + arriving * (load.osl - 1.0)
-    lanes = replicas * microbatches(predictor.plan)
+    lanes = replicas * predictor.plan.lanes
     if lanes > 1:
         decoding = ceil_div(decoding * WITHIN, fact(lanes, "lanes", "attention replicas x microbatches", *_ASKED))
     decoding = named(decoding, "own", "sequences that decode on the fullest attention replica")
@@ -162,14 +128,14 @@ def rotation(predictor: Predictor, load: InFlight, ratio: Numeric) -> Rotation:
         sizes = named(new / budget, "size", "of a prompt, in the room that a step has for prompts")
         fitting = named(ceil_div(sizes * WITHIN, 1.0), "chunks", "steps that a prompt takes") / sizes
     else:
-        fitting = maximum(floor_div(budget, new), 1.0)
+        fitting = maximum(budget // new, 1.0)
         sizes = 1.0 / fitting
     full = named(minimum(arriving * sizes / lanes, 1.0), "rho", "share of the room for prompts that is used")
     pieces = arriving * (maximum(sizes, 1.0) if costs.mixes else 1.0)
     beside = side_by_side(pieces, replicas)
     if replicas > 1:  # where prompts queue, every replica has its own
         beside = 1.0 / ((1.0 - full * full) / beside + full * full / replicas)
-    some = any_of(pieces) if costs.mixes else _steps_of_prompts(arriving, ratio)
+    some = any_of(pieces) if costs.mixes else _steps_of_prompts(arriving, 1.0)
     some = where(load.osl > 1.0, some, pieces / (1.0 + pieces))  # without a decode step each step holds the own prompt
     holding = maximum(some, full if costs.mixes else arriving * sizes / lanes)
     holding = named(holding, "holding", "steps that hold prompts, for each step")
@@ -180,16 +146,11 @@ def _whole(costs: StepCosts, room: Numeric, new: Numeric, sizes: Numeric, pieces
     """A prompt's share of a step, and steps that it takes, of an engine that cuts none which a step has room for."""
     if costs.splits:
         return sizes, pieces
-    whole = named(floor_div(room, new), "whole", "prompts that a step has room for, each whole")
+    whole = named(room // new, "whole", "prompts that a step has room for, each whole")
     return where(whole >= 1.0, 1.0 / maximum(whole, 1.0), sizes), where(whole >= 1.0, 1.0, pieces)
 
 
 _ASKED = "", "your input"
-
-
-def microbatches(plan: Plan) -> int:
-    """Parts of the sequences that pipeline stages compute at once, each with a token budget of its own."""
-    return plan.lanes
 
 
 def _staged(plan: Plan, time: Time, batch: Batch) -> Time:
@@ -197,10 +158,9 @@ def _staged(plan: Plan, time: Time, batch: Batch) -> Time:
 
     No more microbatches work at the same time than there are.
     """
-    parts = microbatches(plan)
-    if parts == 1:
+    if plan.lanes == 1:
         return time
-    return time.times(*(maximum(share, 1.0 / parts) for share in plan.busiest_share(batch)))
+    return time.times(*(maximum(share, 1.0 / plan.lanes) for share in plan.busiest_share(batch)))
 
 
 WITHIN = 1.0 - 1e-12
@@ -213,7 +173,7 @@ def steps_begun(sizes: Numeric, varying: Numeric) -> Numeric:
     varying: deviation of the room over the room; as many decode by Poisson's law. The room is taken as even over √12
     times that, so that no sequence more is the one that makes every prompt take another step.
     """
-    whole = named(floor_div(sizes + 0.5, 1.0), "whole", "the nearest number of steps")
+    whole = named((sizes + 0.5) // 1.0, "whole", "the nearest number of steps")
     width = named(minimum(math.sqrt(12.0) * sizes * varying, 1.0), "width", "of sizes that the room makes of one")
     return maximum(whole + minimum(maximum(0.5 + (sizes - whole) / width, 0.0), 1.0), 1.0)
 
@@ -247,28 +207,6 @@ _NEWTON, _STEEP = 4, 50.0
 _FEW = 1e-9  # prompts of others in a step, below which there are none
 
 
-def others_arriving(plan: Plan, load: InFlight) -> Numeric:
-    """Prompts of others that begin in a step, of the decode steps where prompts have steps of their own."""
-    return named(
-        maximum((load.users - 1.0) / turn_steps(plan, load), _FEW), "q", "prompts of others that begin in a step"
-    )
-
-
-def turn_steps(plan: Plan, load: InFlight) -> Numeric:
-    """Steps of a turn in which answers end: all, or the decode steps, where prompts have steps of their own."""
-    return load.osl if plan.costs.mixes else maximum(load.osl - 1.0, 1.0)
-
-
-def _apart(predictor: Predictor, load: InFlight, together: Numeric, beside: Numeric) -> Time:
-    """Time for each of the prompts that are computed together in a step of their own [s]."""
-    plan, replicas = predictor.plan, predictor.plan.deployment.dp
-    least = minimum(plan.token_budget / (load.isl - load.cached), 1.0) if plan.costs.splits else 1.0
-    each = maximum(together / beside, least)
-    prompts = Batch(_pieces(load, each), filled=minimum(together / (each * replicas), 1.0))
-    time = _staged(plan, plan.time(prompts).total, prompts)
-    return time.times(1.0 / (each * beside), 1.0 / (each * beside))
-
-
 def _pieces(load: InFlight, prompts: Numeric) -> Sequences:
     """Prompts of a step: whole ones, or a piece of one, at the middle of it."""
     pieces = maximum(prompts, 1.0)
@@ -277,64 +215,58 @@ def _pieces(load: InFlight, prompts: Numeric) -> Sequences:
 
 
 def mixed_step(predictor: Predictor, load: InFlight) -> tuple[Numeric, Batch]:
-    """Prompts in a step that holds some, and the mean such step of the fullest attention replica."""
-    turning, replicas = rotation(predictor, load, 1.0), predictor.plan.deployment.dp
-    least = 1.0 / maximum(turning.each * replicas * microbatches(predictor.plan), 1.0)
-    together = _in_one_step(predictor.plan, turning, 0.0)
-    fullest = named(maximum(together / turning.beside, least), "fullest", "of them on one replica")
-    others = maximum(fullest * (1.0 - fullest * (1.0 - turning.holding)), 0.0)
-    return fullest * turning.beside, _mixed(predictor, load, turning.decoding, fullest, turning.beside, others)
+    """Prompts in a step that holds some, and the mean such step of the fullest attention replica.
 
-
-def _in_one_step(plan: Plan, turning: Rotation, ratio: Numeric) -> Numeric:
-    """Prompts in a step that holds some; of microbatches each has its own prompts in steps of its own."""
-    parts = microbatches(plan)
-    if parts == 1:
-        return turning.together
-    arriving = turning.arriving / parts
-    return minimum(arriving / _steps_of_prompts(arriving, ratio), turning.fitting * plan.deployment.dp)
-
-
-def _mixed(  # noqa: PLR0913, PLR0917 - what a step has
-    predictor: Predictor, load: InFlight, own: Numeric, prompts: Numeric, beside: Numeric, variance: Numeric = 0.0
-) -> Batch:  # fmt: skip
-    """A step of the fullest attention replica: `own` decodes and its prompts; all have `beside` times as many.
-
-    variance: of the number of prompts: m·(1 − m·e^−q) of m in the mean by Poisson's law, where there is one.
+    By Poisson's law the variance of their number is m·(1 − m·e^−q) for m in the mean, where there is one.
     """
-    replicas = predictor.plan.deployment.dp
-    prompt = _pieces(load, prompts)
+    plan, turning = predictor.plan, rotation(predictor, load)
+    own, beside, replicas = turning.decoding, turning.beside, plan.deployment.dp
+    least = 1.0 / maximum(turning.each * replicas * plan.lanes, 1.0)
+    fullest = named(maximum(_in_one_step(plan, turning, 0.0) / beside, least), "fullest", "of them on one replica")
+    variance = maximum(fullest * (1.0 - fullest * (1.0 - turning.holding)), 0.0)
+    together, prompt = fullest * beside, _pieces(load, fullest)
     tokens = prompt.new * prompt.count
     filled: Numeric = 1.0
     if replicas > 1:
         filled = minimum((own + beside / replicas * tokens) / (own + tokens), 1.0)
-    decoding = Sequences(own, 1.0, load.isl + load.under_way / 2 - 1.0)
+    decoding = Sequences(own, 1.0, load.isl + load.osl / 2 - 1.0)
     varying: Numeric = 0.0
-    if predictor.plan.graph_tokens:
-        varying = named(
-            (load.isl - load.cached) * sqrt(variance), "varying", "deviation of the tokens of a step with prompts"
-        )
-    return Batch(prompt, decoding, filled, varying)
+    if plan.graph_tokens:
+        deviation = (load.isl - load.cached) * sqrt(variance)
+        varying = named(deviation, "varying", "deviation of the tokens of a step with prompts")
+    return together, Batch(prompt, decoding, filled, varying)
 
 
-def prefill_share(predictor: Predictor, load: InFlight, ratio: Numeric = 1.0, one: Time | None = None) -> Time:
+def _in_one_step(plan: Plan, turning: Rotation, ratio: Numeric) -> Numeric:
+    """Prompts in a step that holds some; of microbatches each has its own prompts in steps of its own."""
+    if plan.lanes == 1:
+        return turning.together
+    arriving = turning.arriving / plan.lanes
+    return minimum(arriving / _steps_of_prompts(arriving, ratio), turning.fitting * plan.deployment.dp)
+
+
+def prefill_share(predictor: Predictor, load: InFlight) -> Time:
     """Time that one prompt adds to the steps of the sequences that decode meanwhile [s].
 
     (t(prompts and decodes) − t(decodes))/prompts in the mean step that holds some: less than a prefill by itself,
     because weights are read and kernels launched for all of them. An engine that does not mix phases computes prompts
     in steps of their own. Attention replicas (dp) compute a prompt each, where there are as many (`side_by_side`): the
-    step waits once for all of them. `one`: the decode step by itself, where it is known.
+    step waits once for all of them.
     """
     plan = predictor.plan
     if not plan.costs.mixes:
-        turning = rotation(predictor, load, ratio)
-        return _apart(predictor, load, _in_one_step(plan, turning, ratio), turning.beside)
+        turning = rotation(predictor, load)
+        together, beside = _in_one_step(plan, turning, 1.0), turning.beside
+        least = minimum(plan.token_budget / (load.isl - load.cached), 1.0) if plan.costs.splits else 1.0
+        each = maximum(together / beside, least)
+        prompts = Batch(_pieces(load, each), filled=minimum(together / (each * plan.deployment.dp), 1.0))
+        time = _staged(plan, plan.time(prompts).total, prompts)
+        return time.times(1.0 / (each * beside), 1.0 / (each * beside))
     together, mixed = mixed_step(predictor, load)
     both = plan.time(mixed).total.named("both", "a step with prompts")
-    one = (one or plan.time(Batch(None, mixed.decoding)).total).named("one", "the same step without them")
-    return _staged(
-        plan, Time(*(maximum(getattr(both, end) - getattr(one, end), 0.0) / together for end in ENDS)), mixed
-    )
+    one = plan.time(Batch(None, mixed.decoding)).total.named("one", "the same step without them")
+    added = Time(*(maximum(getattr(both, end) - getattr(one, end), 0.0) / together for end in ENDS))
+    return _staged(plan, added, mixed)
 
 
 _SUMMED = 32.0  # chunks in a step up to which the sum is made; beyond it the mean of a rounded-up quotient is known

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import field
 from functools import cache, cached_property, partial
 from itertools import pairwise, product
+from operator import attrgetter
 
 from rooflinekit.model.graph.symbol import UNKNOWN, Symbol, named
 from rooflinekit.model.graph.table import NodeTable
 from rooflinekit.model.timing.forms import Duration, PlainTime, TimeForm, parameters
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import ServedCosts
-from rooflinekit.model.types.frozen import dataclass, replace
+from rooflinekit.model.types.frozen import dataclass, field, replace
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.kernel import (
     ASSUMED,
@@ -46,26 +46,19 @@ def _of(kind: type[S], size: Callable[[S], Numeric]) -> Callable[[Kernel], Numer
     return lambda kernel: size(kernel.shaped(kind))
 
 
+_NAMED = {
+    GemmShape: "n k",
+    AttentionShape: "head_dim heads batch keys cached",
+    ExpertsShape: "hidden width local ranks matrices tokens",
+}
 AXES: Mapping[str, Callable[[Kernel], Numeric]] = {
+    **{name: _of(kind, attrgetter(name)) for kind, names in _NAMED.items() for name in names.split()},
     "m": _of(GemmShape, lambda shape: shape.tiled_rows),
-    "n": _of(GemmShape, lambda shape: shape.n),
-    "k": _of(GemmShape, lambda shape: shape.k),
-    "head_dim": _of(AttentionShape, lambda shape: shape.head_dim),
     "group": _of(AttentionShape, lambda shape: shape.heads / shape.kv_heads),
-    "heads": _of(AttentionShape, lambda shape: shape.heads),
-    "batch": _of(AttentionShape, lambda shape: shape.batch),
     "batch_kv_heads": _of(AttentionShape, lambda shape: shape.batch * shape.kv_heads),
     "batch_heads": _of(AttentionShape, lambda shape: shape.batch * shape.heads),
-    "keys": _of(AttentionShape, lambda shape: shape.keys),
     "length": _of(AttentionShape, lambda shape: shape.causal_length),
-    "cached": _of(AttentionShape, lambda shape: shape.cached),
     "queries": _of(AttentionShape, lambda shape: shape.rows),
-    "hidden": _of(ExpertsShape, lambda shape: shape.hidden),
-    "width": _of(ExpertsShape, lambda shape: shape.width),
-    "local": _of(ExpertsShape, lambda shape: shape.local),
-    "ranks": _of(ExpertsShape, lambda shape: shape.ranks),
-    "matrices": _of(ExpertsShape, lambda shape: shape.matrices),
-    "tokens": _of(ExpertsShape, lambda shape: shape.tokens),
     "bytes": _of(CollectiveShape, lambda shape: shape.payload),
     "gpus": lambda kernel: float(kernel.gpus),
     "traffic": lambda kernel: kernel.bytes,
@@ -101,19 +94,14 @@ class Surface:
         """
         known: list[float | None] = []
         places: list[Numeric] = []
-        for size, fixed in self._sizes:
-            place = log2(size(kernel))
-            if fixed and isinstance(place, float):
+        for axis in self.axes:
+            place = log2(AXES[axis.name](kernel))
+            if isinstance(place, float) and axis.name in _FIXED:
                 known.append(place)
             else:
                 known.append(None)
                 places.append(place)
         return lattice(self.table if len(places) == len(known) else self.table.sliced(tuple(known)), places)
-
-    @cached_property
-    def _sizes(self) -> list[tuple[Callable[[Kernel], Numeric], bool]]:
-        """Axes of the table: the shape, and whether the step leaves it as it is."""
-        return [(AXES[axis.name], axis.name in _FIXED) for axis in self.axes]
 
     @cached_property
     def table(self) -> NodeTable:
@@ -319,12 +307,12 @@ class Fits(Mapping[str, FamilyFit]):
         """Fits as they are; those of a dictionary are made already."""
         if isinstance(fits, Fits):
             return fits
-        makers = {id(fit): partial(_itself, fit) for fit in fits.values()}
+        makers = {id(fit): partial(fits.__getitem__, key) for key, fit in fits.items()}
         return cls({key: makers[id(fit)] for key, fit in fits.items()})
 
     def changed(self, change: Callable[[FamilyFit], FamilyFit]) -> Fits:
         """All of them changed alike."""
-        others = {maker: cache(partial(_changed, change, maker)) for maker in self.makers.values()}
+        others = {maker: cache(lambda maker=maker: change(maker())) for maker in self.makers.values()}
         return Fits({key: others[maker] for key, maker in self.makers.items()})
 
     def __getitem__(self, key: str) -> FamilyFit:
@@ -344,14 +332,6 @@ class Fits(Mapping[str, FamilyFit]):
 
     def __reduce__(self) -> tuple[type[dict[str, FamilyFit]], tuple[dict[str, FamilyFit]]]:
         return dict, (dict(self),)
-
-
-def _itself(fit: FamilyFit) -> FamilyFit:
-    return fit
-
-
-def _changed(change: Callable[[FamilyFit], FamilyFit], maker: Callable[[], FamilyFit]) -> FamilyFit:
-    return change(maker())
 
 
 def _known(place: Numeric) -> bool:

@@ -6,12 +6,11 @@ of the kernel's number format, W the memory bandwidth, SM the cores (docs/method
 
 from __future__ import annotations
 
-from dataclasses import field, fields
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from rooflinekit.model.graph.symbol import Quantity, formula, named
-from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.model.types.hardware import Accelerator, System, sent_time
+from rooflinekit.model.types.frozen import dataclass, field, fields
+from rooflinekit.model.types.hardware import System, sent_time
 from rooflinekit.model.types.kernel import (
     FAMILIES,
     AttentionShape,
@@ -523,40 +522,25 @@ class GemmTime:
         return Duration(launch, compute, memory, 0.0, total)
 
 
-class _Decode:
-    """Decode attention; what latent and grouped-query heads share."""
-
-    launch: float
-    split: float
-    memory: float
-    tile: float
-    compute: float
-    cache_share: float
-    cache_speed: float
-    sharpness: int
-    rows: int
-    passes: float = 0.0
-    least = 0  #: rows of the smallest tile, which is computed whole; 0: nothing is padded
-
-    def time(self, kernel: Kernel, system: System, warm: bool = False) -> Duration:
-        """Time of one launch [s]."""
-        gpu, shape, cached = system.accelerator, kernel.shaped(AttentionShape), kernel.kv_read_bytes
-        tiles = decode_tiles(shape.batch, shape.kv_heads, shape.queries, self.rows)
-        flops: Numeric = kernel.flops
-        besides: Numeric = 0.0
-        if self.least:
-            flops = flops * row_fill(shape.queries, self.least)
-            besides = pass_time(cached, self.passes, gpu.memory_bandwidth)
-        compute = compute_time(flops, self.compute, gpu.peak(kernel.dtype)) + tile_time(tiles, self.tile, gpu.cores)
-        if warm:
-            cached = streamed(cached, self.cache_share * gpu.l2_bytes, self.cache_speed)
-        memory = memory_time(cached + kernel.activation_bytes, self.memory, gpu.memory_bandwidth)
-        launch = attention_launch(self.launch, self.split, shape.keys, _PART)
-        return _combined(launch, compute, memory, self.sharpness, besides)
+def _decoded(form: DecodeTime | LatentDecodeTime, kernel: Kernel, system: System, warm: bool = False) -> Duration:
+    """Time of one launch of decode attention [s]; only latent heads fill tiles, and pass over the cache again."""
+    gpu, shape, cached = system.accelerator, kernel.shaped(AttentionShape), kernel.kv_read_bytes
+    tiles = decode_tiles(shape.batch, shape.kv_heads, shape.queries, form.rows)
+    flops: Numeric = kernel.flops
+    besides: Numeric = 0.0
+    if isinstance(form, LatentDecodeTime):
+        flops = flops * row_fill(shape.queries, form.least)
+        besides = pass_time(cached, form.passes, gpu.memory_bandwidth)
+    compute = compute_time(flops, form.compute, gpu.peak(kernel.dtype)) + tile_time(tiles, form.tile, gpu.cores)
+    if warm:
+        cached = streamed(cached, form.cache_share * gpu.l2_bytes, form.cache_speed)
+    memory = memory_time(cached + kernel.activation_bytes, form.memory, gpu.memory_bandwidth)
+    launch = attention_launch(form.launch, form.split, shape.keys, _PART)
+    return _combined(launch, compute, memory, form.sharpness, besides)
 
 
 @dataclass(frozen=True)
-class DecodeTime(_Decode):
+class DecodeTime:
     """Decode attention of grouped-query heads: `attention_launch`, `compute_time` and `tile_time`, `memory_time`.
 
     One query, or a few, of each sequence against its cache. FlashDecoding (Dao et al. 2023) splits the context over the
@@ -573,9 +557,11 @@ class DecodeTime(_Decode):
     sharpness: int = choice("overlap of tiles and memory", 2)
     rows: int = choice("query heads that a tile holds", 64, (16, 64), "q")
 
+    time = _decoded
+
 
 @dataclass(frozen=True)
-class LatentDecodeTime(_Decode):
+class LatentDecodeTime:
     """Form of absorbed latent attention; `row_fill`, and `pass_time` over the cache besides.
 
     All heads share one latent, read once (DeepSeek-V2, arXiv:2405.04434, 2.1); fewer than 16 heads fill a tile of 16.
@@ -593,45 +579,36 @@ class LatentDecodeTime(_Decode):
     passes: float = parameter("cv", "further passes over the cache", "factor", 0.0, 50.0, 0.0)
 
     rows = 64  # query heads that a tile holds: assumed, not fitted
-    least = 16  # rows of a tensor-core tile (mma m16)
+    least = 16  # rows of a tensor-core tile (mma m16), which is computed whole
+    time = _decoded
 
 
-Heads: TypeAlias = tuple[Numeric, Numeric, Numeric, Numeric]
-"""Columns of QK^T and PV, realised rate [FLOP/s], bytes that are streamed, further passes over the cache."""
+def _prefilled(form: PrefillTime | LatentPrefillTime, kernel: Kernel, system: System, warm: bool = False) -> Duration:
+    """Time of one launch of causal attention [s].
 
-
-class _Prefill:
-    """Causal attention of prompts; what latent and grouped-query heads share."""
-
-    launch: float
-    length: float
-    compute: float
-    longest: float
-    memory: float
-    tile: float
-    sharpness: int
-    packed = 0
-
-    def time(self, kernel: Kernel, system: System, warm: bool = False) -> Duration:
-        """Time of one launch [s]."""
-        gpu, shape = system.accelerator, kernel.shaped(AttentionShape)
-        columns, rate, streams, passes = self.heads(kernel, shape, gpu)
-        last = farthest(shape.new, shape.pairs, shape.keys)
-        longest, pad = longest_row_flops(last, columns, gpu.cores), key_padding(shape.new, shape.pairs)
-        compute = prefill_compute(kernel.flops, pad, self.longest, longest, rate)
-        memory = memory_time(streams, self.memory, gpu.memory_bandwidth)
-        besides = pass_time(kernel.kv_read_bytes, passes, gpu.memory_bandwidth)
-        tiles = prefill_tiles(shape.batch, shape.heads, shape.kv_heads, shape.new, self.packed)
-        launch = attention_launch(self.launch, self.length, shape.keys, TILE) + tile_time(tiles, self.tile, gpu.cores)
-        return _combined(launch, compute, memory, self.sharpness, besides)
-
-    def heads(self, kernel: Kernel, shape: AttentionShape, gpu: Accelerator) -> Heads:
-        """Difference between the two."""
-        raise NotImplementedError
+    Grouped-query heads stream queries, results and the cache, latent ones in its place up-projected keys and values.
+    """
+    gpu, shape, peak = system.accelerator, kernel.shaped(AttentionShape), system.accelerator.peak(kernel.dtype)
+    columns: Numeric = 2.0 * shape.head_dim
+    if isinstance(form, PrefillTime):
+        rate, packed = head_rate(form.compute, peak, shape.head_dim, form.head), form.packed
+        passes = form.cache * fresh_share(shape.new, shape.keys)
+        streams = kernel.activation_bytes + kernel.kv_read_bytes
+    else:
+        columns, rate, packed, passes = _LATENT_COLUMNS, form.compute * peak, 0, form.passes
+        streams = kernel.activation_bytes
+    last = farthest(shape.new, shape.pairs, shape.keys)
+    longest, pad = longest_row_flops(last, columns, gpu.cores), key_padding(shape.new, shape.pairs)
+    compute = prefill_compute(kernel.flops, pad, form.longest, longest, rate)
+    memory = memory_time(streams, form.memory, gpu.memory_bandwidth)
+    besides = pass_time(kernel.kv_read_bytes, passes, gpu.memory_bandwidth)
+    tiles = prefill_tiles(shape.batch, shape.heads, shape.kv_heads, shape.new, packed)
+    launch = attention_launch(form.launch, form.length, shape.keys, TILE) + tile_time(tiles, form.tile, gpu.cores)
+    return _combined(launch, compute, memory, form.sharpness, besides)
 
 
 @dataclass(frozen=True)
-class PrefillTime(_Prefill):
+class PrefillTime:
     """Prefill attention of grouped-query heads: `attention_launch`, `prefill_compute`, `memory_time`, `pass_time`."""
 
     launch: float = parameter("t0", "floor of one launch", "us", 0.0, 60.0, 12.0)
@@ -645,15 +622,11 @@ class PrefillTime(_Prefill):
     sharpness: int = choice("overlap of compute and memory", 1)
     packed: int = choice("0: a query head has its own tiles; 1: heads share them; 2: for one new token", 0, (0, 1, 2))
 
-    def heads(self, kernel: Kernel, shape: AttentionShape, gpu: Accelerator) -> Heads:
-        """Queries, results and the cache are streamed."""
-        rate = head_rate(self.compute, gpu.peak(kernel.dtype), shape.head_dim, self.head)
-        passes = self.cache * fresh_share(shape.new, shape.keys)
-        return 2.0 * shape.head_dim, rate, kernel.activation_bytes + kernel.kv_read_bytes, passes
+    time = _prefilled
 
 
 @dataclass(frozen=True)
-class LatentPrefillTime(_Prefill):
+class LatentPrefillTime:
     """Form over the 192 + 128 columns of an up-projected head; the cache is the shared latent."""
 
     launch: float = parameter("t0", "floor of one launch", "us", 0.0, 90.0, 13.0)
@@ -665,9 +638,7 @@ class LatentPrefillTime(_Prefill):
     tile: float = parameter("tt", "cost of one tile row on one core", "us", 0.0, 20.0, 2.0)
     sharpness: int = choice("overlap of compute and memory", 1)
 
-    def heads(self, kernel: Kernel, shape: AttentionShape, gpu: Accelerator) -> Heads:
-        """Queries, results and up-projected keys and values are streamed."""
-        return _LATENT_COLUMNS, self.compute * gpu.peak(kernel.dtype), kernel.activation_bytes, self.passes
+    time = _prefilled
 
 
 @formula("index", "scores of the indexer, no faster than one tile's scan", "s")

@@ -8,12 +8,11 @@ behind everything the other half computes is an assumption, and the high end of 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import cast
 
 from rooflinekit.model.graph.symbol import formula, named
 from rooflinekit.model.power import Energy
-from rooflinekit.model.types.frozen import dataclass, replace
+from rooflinekit.model.types.frozen import dataclass, fields, replace
 from rooflinekit.model.types.kernel import WORK, ExchangeShape, Kernel
 from rooflinekit.model.types.numeric import Numeric, choose, maximum, minimum
 from rooflinekit.model.types.time import KernelTime

@@ -15,7 +15,7 @@ from typing import Any
 from rooflinekit.model.graph.symbol import formula, named
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.model.types.frozen import dataclass, replace
-from rooflinekit.model.types.numeric import Numeric, floor_div, is_zero, largest, maximum, minimum, total
+from rooflinekit.model.types.numeric import Numeric, is_zero, largest, maximum, minimum, total
 
 MOST = 10**18
 """No count that a user may ask for is larger: the work of such a step still fits in a float."""
@@ -85,7 +85,7 @@ def cumulative_keys(tokens: Numeric, window: int | None = None, chunk: int | Non
     (10.0, 7.0, 7.0)
     """
     if chunk is not None:
-        chunks = floor_div(tokens, 1.0 * chunk)
+        chunks = tokens // (1.0 * chunk)
         rest = tokens - chunks * chunk
         return chunks * (chunk * (chunk + 1) / 2) + rest * (rest + 1) / 2
     if window is not None:
@@ -167,7 +167,7 @@ class Sequences:
         if window is not None:
             seen = minimum(seen, window - 1.0)
         if chunk is not None:
-            seen = seen - floor_div(seen, 1.0 * chunk) * chunk
+            seen = seen - seen // (1.0 * chunk) * chunk
         return self.total(seen + self.new)
 
     @property

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import field, replace
 from functools import cached_property
 from typing import Literal, cast
 
 from rooflinekit.model.graph.symbol import quantity
-from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.frozen import dataclass, field, replace
 from rooflinekit.model.types.hardware import Accelerator, Provenance
 
 Budget = Literal["total", "static", "free", "none"]
@@ -287,11 +286,6 @@ class LoadErrors:
     full_places: Places | None = None  #: of both times where every request waits for a place; None: as above
     version: Pair = (0.0, 0.0)  #: variances of TTFT and TPOT by the distance of the engine's version from measured ones
     own: OwnLoads = OwnLoads()  #: measured loads of this very deployment
-
-    def variances(self, metric: str) -> Variances:
-        """Variances of a metric, with the version's among the part that all loads have."""
-        steps, loads, *others = getattr(self, metric)
-        return steps, loads + self.version[metric == "tpot"], *others
 
     def reach(  # noqa: PLR0913, PLR0917 - what an error under load depends on
         self, metric: str, steps: float, users: float, stand_in: bool, waiting: float, prompt: float = 1.0

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from rooflinekit.model.graph.symbol import quantity
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.frozen import dataclass, replace
+from rooflinekit.model.types.frozen import dataclass, fields, replace
 from rooflinekit.model.types.numeric import Numeric, ceil_div, maximum, sqrt, where
 
 Family: TypeAlias = Literal[

@@ -8,14 +8,13 @@ identical layers costs as much to describe as one. `cut` names the sizes of a bl
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import field, replace
 from functools import cached_property
 from typing import Literal, TypeAlias
 
 from rooflinekit.model.graph.symbol import Quantity, quantity
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import DeploymentError
-from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.frozen import dataclass, field, replace
 from rooflinekit.model.types.vision import Images, Vision
 
 Norm: TypeAlias = Literal["rmsnorm", "layernorm", "layernorm_nobias", "none"]

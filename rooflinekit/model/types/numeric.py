@@ -98,25 +98,6 @@ LOGISTIC = math.pi / math.sqrt(3.0)
 _STEEP = 50.0  # beyond which exp(−x) is nothing
 
 
-def floor_div(value: Numeric, divisor: Numeric) -> Numeric:
-    """Divide and round down."""
-    return value // divisor
-
-
-def distinct(values: Numeric) -> tuple[Numeric, NDArray[np.intp] | None]:
-    """The different values, and the place of each element among them; None where that saves nothing.
-
-    >>> distinct(3.0)
-    (3.0, None)
-    """
-    if isinstance(values, (int, float)) or values.ndim != 1:  # a symbol has no dimension
-        return values, None
-    import numpy as np  # noqa: PLC0415
-
-    found, places = np.unique(values, return_inverse=True)
-    return (found, places) if 2 * len(found) <= len(values) else (values, None)
-
-
 def total(values: Numeric) -> Numeric:
     """Sum over the last axis; a scalar is its own sum."""
     return values if isinstance(values, (int, float)) else cast("Numeric", values.sum(axis=-1))

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rooflinekit.model.graph.symbol import Symbol, named
-from rooflinekit.model.types.frozen import dataclass, replace
+from rooflinekit.model.types.frozen import dataclass, fields, replace
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.numeric import Numeric, maximum, minimum
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
 
 SIGMAS = 1.645
 """Standard errors of a normal distribution within which 90 % lie."""
@@ -52,10 +46,6 @@ class Time:
             self.low + weight * other.low,
             self.high + weight * other.high,
         )
-
-    def at_bound(self) -> Time:
-        """The time at the datasheet's rates: all of it its bound."""
-        return Time(self.bound, self.bound, self.bound, self.bound)
 
     def times(self, factor: Numeric, of_bound: Numeric) -> Time:
         """Another multiple of the time than of its bound, below which the low end does not fall."""
@@ -102,11 +92,6 @@ class Time:
         """Name the time; while it is traced, its expected time is a line of explanations."""
         expected = named(self.expected, symbol, meaning, "s", source)
         return self if expected is self.expected else replace(self, expected=expected)
-
-    def taken(self, places: NDArray[np.intp]) -> Time:
-        """Take some places of an array of times; what does not vary stays."""
-        ends = (getattr(self, end) for end in ENDS)
-        return Time(*(end if isinstance(end, (int, float)) else end[places] for end in ends))
 
 
 ENDS = tuple(entry.name for entry in fields(Time))

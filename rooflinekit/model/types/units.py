@@ -48,16 +48,12 @@ def parse_quantity(text: object, dimension: str) -> float:
     if match is None:
         raise ValueError(f"{text!r} has no unit or is not a quantity; write it like {example!r}")
     value, unit = float(match[1]), match[2]
-    scales = _scales(dimension)
+    prefixes = {**_PREFIX, **_BINARY} if dimension in ("B", "B/s") else _PREFIX
+    units = _UNITS[dimension].items()
+    scales = {prefix + unit: scale * factor for unit, factor in units for prefix, scale in prefixes.items()}
     if unit not in scales:
         raise ValueError(f"{text!r} is not in {dimension}; write it like {example!r}")
     return value * scales[unit]
-
-
-def _scales(dimension: str) -> dict[str, float]:
-    prefixes = {**_PREFIX, **_BINARY} if dimension in ("B", "B/s") else _PREFIX
-    units = _UNITS[dimension]
-    return {prefix + unit: scale * factor for unit, factor in units.items() for prefix, scale in prefixes.items()}
 
 
 def format_time(seconds: float) -> str:
