@@ -17,6 +17,7 @@ from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.engine import ROOM, Reach
 from rooflinekit.model.types.errors import WorkloadError
+from rooflinekit.model.types.late import np
 from rooflinekit.model.types.time import Time
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs.files import once
@@ -254,8 +255,6 @@ class LoadPlay:
     @cached_property
     def by_kind(self) -> dict[int, dict[str, Sample]]:
         """The same of each class of the requests."""
-        import numpy as np  # noqa: PLC0415 - most loads have none
-
         done, kinds = self.played, np.asarray(self.asked.drawn.kind)
         several = done.counted & (done.osl > 1)
         return {

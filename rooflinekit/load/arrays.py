@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
+from rooflinekit.model.types.late import np
+
 Item = TypeVar("Item")
 Part_co = TypeVar("Part_co", covariant=True)
 
@@ -350,8 +352,6 @@ LISTS = Makers(
 
 def numpy_arrays() -> Makers:
     """NumPy arrays, for numba."""
-    import numpy as np  # noqa: PLC0415 - lists need none
-
     return Makers(
         numbers=lambda n, value: np.full(n, value, float),
         counts=lambda n, value: np.full(n, value, np.int64),

@@ -13,6 +13,7 @@ from rooflinekit.load.lengths import Length
 from rooflinekit.load.phrases import read_phrase
 from rooflinekit.model.types.batch import positive, whole_number
 from rooflinekit.model.types.errors import WorkloadError
+from rooflinekit.model.types.late import np
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -181,8 +182,6 @@ def generate(process: Process, requests: Requests, count: int, seed: int = 0) ->
 
 def _drawn(process: Process, requests: Requests, count: int, seed: int) -> Iterator[Columns]:
     """Columns of `count` requests, so many at a time that memory stays flat."""
-    import numpy as np  # noqa: PLC0415 - parsing a process needs none
-
     gaps, *rngs = (np.random.default_rng((seed, stream)) for stream in range(_STREAMS))
     clock = 0.0
     for first in range(0, count, _CHUNK):

@@ -24,6 +24,7 @@ from rooflinekit.load.arrays import (
     numpy_arrays,
     quick,
 )
+from rooflinekit.model.types.late import np
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -64,8 +65,6 @@ class Sample:
     """
 
     def __init__(self, values: Sequence[float] | Numbers) -> None:
-        import numpy as np  # noqa: PLC0415 - a static answer needs none
-
         self.values = np.sort(np.asarray(values, float))
 
     @property
@@ -85,8 +84,6 @@ class Sample:
 
     def upto(self, value: float) -> int:
         """Number of values that are at most as large."""
-        import numpy as np  # noqa: PLC0415 - as above
-
         return int(np.searchsorted(self.values, value, "right"))
 
     def quantile(self, share: float) -> float:
@@ -135,8 +132,6 @@ class Played:
     @classmethod
     def of(cls, clients: Clients, rules: Rules, state: State, warmup: int) -> Played:
         """Read the state of a load that has been played; the first `warmup` requests count in no statistic."""
-        import numpy as np  # noqa: PLC0415 - as above
-
         times = ("sent", "queued", "begun", "first", "end", "under_way", "place_wait", "delayed")
         read = {name: np.asarray(getattr(state, name), float) for name in times}
         refused = np.asarray(state.refused, bool)
@@ -179,8 +174,6 @@ class Played:
     @cached_property
     def first_parts(self) -> FirstParts:
         """Means over the requests that count."""
-        import numpy as np  # noqa: PLC0415 - as above
-
         which = self.counted
         waited = (self.begun - self.queued)[which]
         under_way = np.minimum(self.under_way[which], waited)
@@ -201,8 +194,6 @@ class Played:
         As shares of the time from its first token to its last, in order; spans that touch, or nearly, are one. Of a
         request that ended while others still came, if there is one.
         """
-        import numpy as np  # noqa: PLC0415 - as above
-
         several = self.counted & (self.osl > 1)
         if not several.any():
             return []
@@ -243,8 +234,6 @@ class Played:
 
     def pieces(self, values: Numbers, which: Numbers) -> list[Sample]:
         """The values of the requests `which`, by the order in which these ended, in pieces of equal number."""
-        import numpy as np  # noqa: PLC0415 - as above
-
         if not len(values):
             return []
         order = np.argsort(self.end[which], kind="stable")
@@ -252,8 +241,6 @@ class Played:
 
     def good(self, ttft: float | None, tpot: float | None) -> int:
         """Requests that count and meet both objectives [s]; one that has no second token has no wait for it."""
-        import numpy as np  # noqa: PLC0415 - as above
-
         each = (self.end - self.first)[self.counted] / np.maximum(self.osl[self.counted] - 1, 1)
         met = np.ones(len(each), bool)
         if ttft is not None:
@@ -265,8 +252,6 @@ class Played:
     @cached_property
     def growth(self) -> tuple[bool, bool]:
         """Growth of the requests in the system, and of those without a first token."""
-        import numpy as np  # noqa: PLC0415 - as above
-
         last = float(self.sent[self.sent < math.inf].max()) if len(self.sent) else 0.0
         pieces = min(len(self.sent) // _COMING, 2 * _PIECES)
         if last <= 0.0 or pieces < _FEWEST:
@@ -283,7 +268,6 @@ _SUMS = ("steps_made", "decode_steps", "busy", "sequence_time", "block_time", "t
 
 def _area(marks: Numbers, begins: Numbers, ends: Numbers) -> Numbers:
     """∫ of those that have begun and not ended, up to each mark; both sorted."""
-    import numpy as np  # noqa: PLC0415 - as above
 
     def since(times: Numbers) -> Numbers:
         count = np.searchsorted(times, marks, "right")
@@ -300,8 +284,6 @@ def grows(times: Numbers, areas: Sequence[Numbers], arrived: float) -> tuple[boo
     number grows where its slope in time, by least squares, is above four standard errors of its residuals, and adds
     more than one in a hundred of those who come.
     """
-    import numpy as np  # noqa: PLC0415 - as above
-
     at = (times[1:] + times[:-1]) / 2.0
     at -= at.mean()
     numbers = np.diff(np.array(areas)) / np.diff(times)

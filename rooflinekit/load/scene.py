@@ -22,6 +22,7 @@ from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DoesNotFitError
+from rooflinekit.model.types.late import np
 from rooflinekit.model.types.numeric import Array
 from rooflinekit.model.types.speculation import expected_tokens
 from rooflinekit.model.types.workload import Workload
@@ -346,8 +347,6 @@ def drafting_of(predictor: Predictor, chosen: Scheduler, most: int, isl: float, 
         return Drafting(k, k, (chosen.acceptance,) * k, (k * chosen.draft_ms / 1e3,) * (most + 1))
     if not isinstance(predictor, SpeculativePredictor):
         return Drafting()
-    import numpy as np  # noqa: PLC0415 - a load without a draft needs none here
-
     choice = predictor.draft.choice
     each = predictor.draft_time(Workload(np.arange(1.0, most + 1.0), isl, osl), isl + osl / 2.0)
     seconds = np.broadcast_to(np.asarray(each, float), most).tolist()

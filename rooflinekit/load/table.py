@@ -35,6 +35,7 @@ from rooflinekit.model.timing.overlap import UNDIVIDED
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.model.types.kernel import ExchangeShape, Kernel
+from rooflinekit.model.types.late import np
 from rooflinekit.model.vision import OfImages
 
 if TYPE_CHECKING:
@@ -480,8 +481,6 @@ class _Parts:
 
     def prefill(self, tokens: list[float]) -> Array:
         """Times of one chunk by new and by past tokens."""
-        import numpy as np  # noqa: PLC0415 - as below
-
         new = np.maximum(_array(tokens), 1.0)[:, None]
         return self.time(self.by_phase, Batch(prefilling=Sequences(1.0, new, _array(tokens), 1.0)))
 
@@ -508,8 +507,6 @@ class _Parts:
 
     def saved(self, chunks: Numeric, new: Array, past: Array) -> Array:
         """Seconds that each of so many equal chunks after the first saves."""
-        import numpy as np  # noqa: PLC0415 - as below
-
         new = np.maximum(new, 1.0)
         one, all_of_them = (
             self.time(self.by_phase, Batch(prefilling=Sequences(count, new, past))) for count in (1.0, chunks)
@@ -528,8 +525,6 @@ class _Parts:
     @cached_property
     def _planes(self) -> Array:
         """Bilinear interpolation in every cell of new and past tokens: a, b, c, d of a + b·x + (c + d·x)·y."""
-        import numpy as np  # noqa: PLC0415 - as below
-
         times, points = self.prefill(self.grid), _array(self.grid)
         x, y = points[:-1, None], points[None, :-1]
         dx, dy = np.diff(points)[:, None], np.diff(points)[None, :]
@@ -579,8 +574,6 @@ class _Halves(_Parts):
 
     def least(self, decoding: Batch) -> Array:
         """Least time of steps of decodes alone [s]: that of the exchanges too."""
-        import numpy as np  # noqa: PLC0415 - as below
-
         _, moving, _ = self._spent(self.whole, decoding)
         _, _, each = self.floor()
         moved = self._host(0.0) + each * decoding.sequences + self.times * moving
@@ -615,15 +608,11 @@ def _by_tokens(times: Callable[[list[float]], list[float]], most: int) -> TimesB
 
 
 def _array(values: list[Any]) -> Array:
-    import numpy as np  # noqa: PLC0415 - tables are arrays until they are read
-
     return np.array(values)
 
 
 def _shaped(time: Numeric, batch: Batch) -> Array:
     """Time as an array of the batch's shape, also where no kernel is left."""
-    import numpy as np  # noqa: PLC0415 - as above
-
     shape = np.broadcast_shapes(*(np.shape(n) for phase in batch.phases for n in (phase.count, phase.new, phase.past)))
     return np.broadcast_to(np.asarray(time, float), shape)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rooflinekit.model.types.late import np
 from rooflinekit.simulation.requests import Job
 
 if TYPE_CHECKING:
@@ -155,8 +156,6 @@ class Sketch:
         self._values, self._counts = [], []
 
     def _sort_many(self) -> None:
-        import numpy as np  # noqa: PLC0415 - only where there is much to sort
-
         values, counts = np.array(self._values), np.array(self._counts)
         keys = np.floor(np.log(np.maximum(values, _LEAST)) * _SCALE).astype(int)
         first = int(keys.min())

@@ -15,6 +15,7 @@ from rooflinekit.model.serving.energy import token_energy
 from rooflinekit.model.serving.flight import InFlight
 from rooflinekit.model.types.answer import DeploymentAnswer, plain_fields
 from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.late import np
 from rooflinekit.simulation.event_loop import Simulation
 from rooflinekit.simulation.kv_blocks import BlockPool
 from rooflinekit.simulation.ledger import RESOLUTION, Ledger, RequestObjective, Sketch
@@ -346,8 +347,6 @@ def energy_of(predictors: Sequence[Predictor], works: Sequence[Works], finished:
     `predictors` and `works` are those of the replicas. Each replica's prompts and tokens at its mean batch and the mean
     lengths of the run, and idle power while it waits.
     """
-    import numpy as np  # noqa: PLC0415 - a report of one deployment needs none
-
     finished = max(finished, 1)
     computed, made, steps, worked = np.array(works, float).T
     isl, osl = (max(float(each.sum()) / finished, 1.0) for each in (computed, made))

@@ -17,6 +17,7 @@ from rooflinekit.load.answer import LoadPlay
 from rooflinekit.load.arrays import DONE, GAPS, ROWS, Clients, Rules, State
 from rooflinekit.load.played import Played, Sample, play
 from rooflinekit.load.scene import EncoderStation, Scene
+from rooflinekit.model.types.late import np
 from rooflinekit.simulation.event_loop import asking_to_stop
 from rooflinekit.simulation.ledger import RESOLUTION, Ledger, RequestObjective, Sketch
 from rooflinekit.simulation.outcome import ReplicaUse, Works
@@ -66,8 +67,6 @@ def play_scene(
 
 def _add_gaps(state: State, gaps: Sketch) -> None:
     """Add what is written down of gaps between tokens: single ones, and those within runs of decode steps."""
-    import numpy as np  # noqa: PLC0415 - as in `ledger`
-
     count, rows = state.counts[GAPS], state.counts[ROWS]
     gaps.add_many(np.array(state.gap[:count]), np.array(state.gap_count[:count]))  # type: ignore[index]
     first, slope, steps, decodes = (
@@ -178,8 +177,6 @@ def parts_of(found: LoadPlay) -> tuple[dict[str, float], dict[str, float]] | Non
 
 def pieces_of(played: Played) -> Sequence[tuple[Any, ...]]:
     """Latencies by parts of the run, for standard errors."""
-    import numpy as np  # noqa: PLC0415 - as above
-
     counted = played.counted
     several: NDArray[Any] = counted & (played.osl > 1)
     firsts, wholes = (played.pieces(each, counted) for each in (played.ttft, played.e2e))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rooflinekit.load.played import grows
+from rooflinekit.model.types.late import np
 from rooflinekit.simulation.event_loop import Watch
 from rooflinekit.simulation.ledger import Ledger, Sketch
 from rooflinekit.simulation.replica import ObjectReplica
@@ -145,8 +146,6 @@ class Batches:
 
     def _grows(self) -> tuple[bool, bool]:
         """Growth of the requests in the system, and of those without a first token."""
-        import numpy as np  # noqa: PLC0415 - only where a run has ended
-
         marks = self._marks if self._start else self._marks[len(self._marks) // 4 :]  # the engine fills
         if len(marks) < _FEWEST:
             return False, False
