@@ -294,16 +294,13 @@ class State(NamedTuple):
     logging: bool
     room: int
     log_replica: Counts
-    log_began: Numbers
     log_end: Numbers
     log_time: Numbers
     log_slope: Numbers
     log_steps: Counts
     log_decodes: Counts
     log_prompts: Counts
-    log_tokens: Counts
     log_waiting: Counts
-    log_placed: Counts
     log_free: Counts
     gap: Numbers
     gap_count: Counts
@@ -428,9 +425,9 @@ def new_state(  # noqa: PLR0913, PLR0917 - what there is to lay out
         behind=numbers(groups * rules.front_ends, 0.0),
         sent_before=counts(groups * rules.front_ends, 0), encoder_free=numbers(encoders, 0.0),
         most_new=counts(per_step, 0), most_past=counts(per_step, 0), logging=room > 0, room=room,
-        log_replica=counts(log, 0), log_began=numbers(log, 0.0), log_end=numbers(log, 0.0),
+        log_replica=counts(log, 0), log_end=numbers(log, 0.0),
         log_time=numbers(log, 0.0), log_slope=numbers(log, 0.0), log_steps=counts(log, 0),
-        log_decodes=counts(log, 0), log_prompts=counts(log, 0), log_tokens=counts(log, 0),
-        log_waiting=counts(log, 0), log_placed=counts(log, 0), log_free=counts(log, 0), gap=numbers(log, 0.0),
+        log_decodes=counts(log, 0), log_prompts=counts(log, 0),
+        log_waiting=counts(log, 0), log_free=counts(log, 0), gap=numbers(log, 0.0),
         gap_count=counts(log, 0),
     )  # fmt: skip

@@ -3,7 +3,7 @@
 The loop is written in a plain subset of Python: numbers, arrays, `while`, `if` and calls of functions of this module.
 CPython runs it on lists, numba compiles it for NumPy arrays (`rooflinekit.load.compiled`), and a printer makes the
 JavaScript of pages from it (`rooflinekit.load.javascript`). All three give the same bits. The loop makes no arrays of
-its own: `rooflinekit.load.state` makes them, as lists or as NumPy arrays.
+its own: `rooflinekit.load.arrays` makes them, as lists or as NumPy arrays.
 
 An event is the sending of a request, its end in the front end or in an encoder, its coming to a queue, or the end of a
 step. Events of one instant happen in the order in which they were foreseen, and all of them before any replica forms
@@ -816,21 +816,14 @@ def note_step(k: Rules, s: State, r: int) -> None:
     """Log a step, or a run of steps, as it ends."""
     at = s.counts[ROWS]
     s.log_replica[at] = r
-    s.log_began[at] = s.began[r]
     s.log_end[at] = s.until[r]
     s.log_time[at] = s.time[r]
     s.log_slope[at] = s.slope[r]
     s.log_steps[at] = s.steps[r]
     s.log_decodes[at] = s.decodes[r]
-    tokens = 0
-    for i in range(s.chunks[r]):
-        tokens += s.chunk_new[r][i]
     s.log_prompts[at] = s.chunks[r]
-    s.log_tokens[at] = tokens
-    g = r // k.lanes
-    s.log_waiting[at] = s.waiting[g]
-    s.log_placed[at] = s.places[g]
-    s.log_free[at] = s.free[g]
+    s.log_waiting[at] = s.waiting[r // k.lanes]
+    s.log_free[at] = s.free[r // k.lanes]
     s.counts[ROWS] = at + 1
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, field, fields
+from dataclasses import asdict, field, fields, replace
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from rooflinekit.estimation.results import DoubtResult
 from rooflinekit.load.played import PERCENTILES, Sample, standard_error
@@ -19,7 +19,7 @@ from rooflinekit.model.types.late import np
 from rooflinekit.simulation.event_loop import Simulation
 from rooflinekit.simulation.kv_blocks import BlockPool
 from rooflinekit.simulation.ledger import RESOLUTION, Ledger, RequestObjective, Sketch
-from rooflinekit.simulation.replica import ObjectReplica
+from rooflinekit.simulation.replica import ReplicaWork
 from rooflinekit.simulation.watch import Batches
 
 if TYPE_CHECKING:
@@ -124,33 +124,29 @@ class ReplicaUse:
     replicas: int = 1  #: of which these are the means
 
     @classmethod
-    def of(cls, replica: ObjectReplica, simulation: Simulation) -> ReplicaUse:
-        """Read the books of a replica after a run."""
-        work, pool, elapsed = replica.work, replica.pool, simulation.now or math.inf
-        role = "serve" if not simulation.fleet.prefills else "prefill" if replica.exports else "decode"
+    def of(  # noqa: PLR0913, PLR0917 - what one replica did, and out of what
+        cls, role: str, work: ReplicaWork, blocks: int, seconds: float, hits: float | None, tiers: dict[str, float]
+    ) -> ReplicaUse:
+        """Use of a replica with so many blocks, from its work in a run of so many seconds."""
         return cls(
             role=role,
             steps=work.steps,
             decode_steps=work.decode_steps,
-            utilisation=work.busy / elapsed,
+            utilisation=work.busy / (seconds or math.inf),
             mean_batch=work.sequences / work.busy if work.busy else 0.0,
-            kv_use=work.blocks / pool.total / elapsed,
-            prefix_hit_rate=pool.found / pool.asked if pool.asked else None,
-            tiers=_from_tiers(pool, simulation),
+            kv_use=work.blocks / blocks / (seconds or math.inf),
+            prefix_hit_rate=hits,
+            tiers=tiers,
             prompt_tokens=work.computed,
-            decode_tokens=replica.decoding.tokens,
+            decode_tokens=work.made,
         )
 
     @classmethod
-    def encoders(cls, simulation: Simulation) -> tuple[ReplicaUse, ...]:
-        """Use of the accelerators that encode images, all in one."""
-        station, elapsed = simulation.fleet.front_end.encoders, simulation.now or math.inf
-        if station is None:
-            return ()
-        busy = min(station.busy / station.gpus / elapsed, 1.0)  # of a run that was cut, some is still to come
-        tiers = dict.fromkeys(_from_tiers(simulation.fleet.all[0].pool, simulation), 0.0)
-        steps = round(station.encoded / station.gpus)
-        return (cls("encode", steps, 0, busy, float(steps > 0), 0.0, None, tiers, 0, 0, station.gpus),)
+    def encoders(cls, gpus: int, busy: float, parts: int, seconds: float, tiers: Iterable[str] = ()) -> ReplicaUse:
+        """Use of the accelerators that encode images, all in one: seconds with an image, and parts of requests."""
+        share = min(busy / gpus / (seconds or math.inf), 1.0)  # of a run that was cut, some is still to come
+        steps = round(parts / gpus)
+        return cls("encode", steps, 0, share, float(steps > 0), 0.0, None, dict.fromkeys(tiers, 0.0), 0, 0, gpus)
 
     @classmethod
     def means(cls, uses: Iterable[ReplicaUse]) -> tuple[ReplicaUse, ...]:
@@ -221,23 +217,39 @@ class Books:
         return not 0 < self.runs <= 2 * self.unsettled
 
     @classmethod
-    def of(cls, run: Simulation, gpus: int, batches: Batches, joules: float | None) -> Books:
-        """The books of a finished run on so many accelerators."""
+    def of(
+        cls, predictors: Sequence[Predictor], works: Sequence[ReplicaWork], ledger: Ledger, seconds: float, **more: Any
+    ) -> Books:
+        """Books of a run of so many seconds, with predictor and work of each replica; `more` are the other fields."""
+        gpus = sum(predictor.plan.deployment.gpus for predictor in predictors)
         return cls(
-            ledger=run.ledger,
-            uses=(*(ReplicaUse.of(replica, run) for replica in run.fleet.all), *ReplicaUse.encoders(run)),
-            pieces=batches.full,
-            duration=run.now,
-            joules=joules,
+            ledger=ledger,
+            duration=seconds,
+            joules=energy_of(predictors, works, ledger.finished, seconds),
             gpus=gpus,
-            gpu_seconds=gpus * run.now,
-            steps=sum(replica.work.steps for replica in run.fleet.all),
-            decoded=sum(replica.decoding.tokens for replica in run.fleet.all),
-            swapped=sum(replica.work.swapped for replica in run.fleet.all),
-            diverging=int(batches.diverges()),
-            unsettled=int(not batches.settles()),
-            interrupted=run.interrupted,
+            gpu_seconds=gpus * seconds,
+            steps=sum(work.steps for work in works),
+            decoded=sum(work.made for work in works),
+            swapped=sum(work.swapped for work in works),
+            **more,
         )
+
+    @classmethod
+    def of_run(cls, run: Simulation, predictors: Sequence[Predictor], batches: Batches) -> Books:
+        """Books of a finished run of the object simulator."""
+        fleet, uses = run.fleet, list[ReplicaUse]()
+        works = [replace(each.work, made=each.decoding.tokens) for each in fleet.all]
+        for replica, work in zip(fleet.all, works, strict=True):
+            role = "serve" if not fleet.prefills else "prefill" if replica.exports else "decode"
+            pool = replica.pool
+            hits = pool.found / pool.asked if pool.asked else None
+            uses.append(ReplicaUse.of(role, work, pool.total, run.now, hits, _from_tiers(pool, run)))
+        if station := fleet.front_end.encoders:
+            uses.append(ReplicaUse.encoders(station.gpus, station.busy, station.encoded, run.now, uses[0].tiers))
+        return cls.of(
+            predictors, works, run.ledger, run.now, uses=tuple(uses), pieces=batches.full,
+            diverging=int(batches.diverges()), unsettled=int(not batches.settles()), interrupted=run.interrupted,
+        )  # fmt: skip
 
     @classmethod
     def joined(cls, parts: Sequence[Books], interrupted: bool = False) -> Books:
@@ -341,14 +353,15 @@ class Outcome(DeploymentAnswer):
         return pd.DataFrame(self.timeline)
 
 
-def energy_of(predictors: Sequence[Predictor], works: Sequence[Works], finished: int, now: float) -> float | None:
+def energy_of(predictors: Sequence[Predictor], works: Sequence[ReplicaWork], finished: int, now: float) -> float | None:
     """Energy of a run of so many seconds [J]; None where no power limit is known.
 
     `predictors` and `works` are those of the replicas. Each replica's prompts and tokens at its mean batch and the mean
     lengths of the run, and idle power while it waits.
     """
     finished = max(finished, 1)
-    computed, made, steps, worked = np.array(works, float).T
+    rows = [(work.computed, work.made, work.decode_steps, work.busy) for work in works]
+    computed, made, steps, worked = np.array(rows, float).T
     isl, osl = (max(float(each.sum()) / finished, 1.0) for each in (computed, made))
     joules = 0.0
     for predictor in {id(each): each for each in predictors}.values():  # replicas of one deployment at once
@@ -363,15 +376,6 @@ def energy_of(predictors: Sequence[Predictor], works: Sequence[Works], finished:
         spent = np.clip(spent, law.idle * busy, law.held * law.limit * busy)
         joules += float(np.sum(spent + law.idle * gpus * np.maximum(now - worked[own], 0.0)))
     return joules
-
-
-class Works(NamedTuple):
-    """Work of a replica: prompt tokens computed, tokens made, decode steps, and seconds with a step under way."""
-
-    computed: float
-    made: float
-    decode_steps: float
-    busy: float
 
 
 def summarise(books: Books, **more: Any) -> Outcome:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +20,8 @@ from rooflinekit.load.scene import EncoderStation, Scene
 from rooflinekit.model.types.late import np
 from rooflinekit.simulation.event_loop import asking_to_stop
 from rooflinekit.simulation.ledger import RESOLUTION, Ledger, RequestObjective, Sketch
-from rooflinekit.simulation.outcome import ReplicaUse, Works
-from rooflinekit.simulation.replica import FULL
+from rooflinekit.simulation.outcome import ReplicaUse
+from rooflinekit.simulation.replica import FULL, ReplicaWork
 from rooflinekit.simulation.watch import Timeline
 
 if TYPE_CHECKING:
@@ -135,37 +135,21 @@ def _refusals(played: Played) -> Counter[str]:
     return Counter({why: count for why, count in counts if count})
 
 
-def uses_of(played: Played, encoders: EncoderStation | None) -> tuple[ReplicaUse, ...]:
+def works_of(played: Played) -> list[ReplicaWork]:
+    """Work of each replica."""
+    kinds = {"steps_made": int, "decode_steps": int, "busy": float, "sequence_time": float, "block_time": float,
+             "prompt_tokens": int, "tokens_out": int}  # fmt: skip
+    columns = (played.replicas[name].astype(kind).tolist() for name, kind in kinds.items())
+    return [ReplicaWork(*row) for row in zip(*columns, strict=True)]
+
+
+def uses_of(played: Played, works: Iterable[ReplicaWork], encoders: EncoderStation | None) -> tuple[ReplicaUse, ...]:
     """Use of each replica over the run, and the accelerators that encode images."""
-    elapsed, did = played.now or math.inf, played.replicas
-    uses = [
-        ReplicaUse(
-            role="serve",
-            steps=int(did["steps_made"][r]),
-            decode_steps=int(did["decode_steps"][r]),
-            utilisation=float(did["busy"][r]) / elapsed,
-            mean_batch=float(did["sequence_time"][r] / did["busy"][r]) if did["busy"][r] else 0.0,
-            kv_use=float(did["block_time"][r]) / played.rules.blocks / elapsed,
-            prefix_hit_rate=None,
-            tiers={},
-            prompt_tokens=int(did["prompt_tokens"][r]),
-            decode_tokens=int(did["tokens_out"][r]),
-        )
-        for r in range(played.rules.replicas)
-    ]
+    uses = [ReplicaUse.of("serve", work, played.rules.blocks, played.now, None, {}) for work in works]
     if encoders:
-        busy = min(played.encoding / encoders.gpus / elapsed, 1.0)
         parts = len(encoders.parts) * len(played.sent)
-        steps = round(parts / encoders.gpus)
-        uses.append(ReplicaUse("encode", steps, 0, busy, float(steps > 0), 0.0, None, {}, 0, 0, encoders.gpus))
+        uses.append(ReplicaUse.encoders(encoders.gpus, played.encoding, parts, played.now))
     return tuple(uses)
-
-
-def works_of(played: Played) -> list[Works]:
-    """Work of each replica, as energy needs it."""
-    did = played.replicas
-    rows = zip(*(did[name].tolist() for name in ("prompt_tokens", "tokens_out", "decode_steps", "busy")), strict=True)
-    return [Works(*row) for row in rows]
 
 
 def parts_of(found: LoadPlay) -> tuple[dict[str, float], dict[str, float]] | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import TypeAlias
 
+from rooflinekit.load.loop import span, steps_begun
 from rooflinekit.load.policies import Limits
 from rooflinekit.load.table import Chunk, Clock
 from rooflinekit.simulation.decoding import Lockstep
@@ -86,6 +87,7 @@ class ReplicaWork:
     sequences: float = 0.0  #: ∫ running sequences dt [s]
     blocks: float = 0.0  #: ∫ used blocks dt [s]
     computed: int = 0  #: prompt tokens, those computed again after a preemption included
+    made: int = 0  #: output tokens but the first ones, where the run has ended
     first_tokens: int = 0
     swapped: int = 0  #: requests moved to host memory
 
@@ -222,11 +224,10 @@ class ObjectReplica:
         return True
 
     def _span(self, steps: int) -> float:
-        return steps * self._time + self._slope * (steps * (steps - 1) / 2)
+        return span(self._time, self._slope, steps)
 
     def _steps_until(self, now: float) -> int:
-        """Steps that have begun before `now`: the least n with n·t + slope·n(n − 1)/2 >= now − began."""
-        return 1 + bisect_left(range(1, self.steps), now - self.began, key=self._span)
+        return steps_begun(self._time, self._slope, self.steps, now - self.began)
 
     def begin(self, now: float) -> bool:
         """Form the next step; False if there is nothing to do."""

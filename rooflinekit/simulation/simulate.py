@@ -54,7 +54,7 @@ from rooflinekit.simulation.decoding import Lockstep, Speculative
 from rooflinekit.simulation.event_loop import Link, ReplicaFleet, Simulation, Watch
 from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool
 from rooflinekit.simulation.ledger import Ledger, RequestObjective
-from rooflinekit.simulation.outcome import Books, Outcome, Works, energy_of, summarise
+from rooflinekit.simulation.outcome import Books, Outcome, summarise
 from rooflinekit.simulation.playing import ledger_of, parts_of, pieces_of, play_scene, samples_of, uses_of, works_of
 from rooflinekit.simulation.replica import HostTier, ObjectReplica
 from rooflinekit.simulation.requests import Job, Source
@@ -145,7 +145,6 @@ def serve(  # noqa: PLR0913 - a deployment, what is sent, and who watches
     prefill: Resolved | None = None,
     *,
     batches: Batches | None = None,
-    steps: Iterable[tuple[float, int]] = (),
 ) -> Outcome:
     """Serve a load on replicas of a deployment.
 
@@ -156,7 +155,6 @@ def serve(  # noqa: PLR0913 - a deployment, what is sent, and who watches
         watch: sees every step, such as a `ChromeTrace`.
         prefill: the deployment of the prefill replicas, if it is another one; of the same model and cache format.
         batches: what counts, and by which times; by default all of the run.
-        steps: times [s] from which so many replicas take new requests, as an autoscaler has them.
 
     Raises:
         InputError: (and its kinds) for settings that make no sense; DoesNotFitError if the cache holds no request.
@@ -170,7 +168,7 @@ def serve(  # noqa: PLR0913 - a deployment, what is sent, and who watches
     (64, 0)
     """
     timeline = Timeline()
-    books, more = _served(resolved, load, setup or Setup(), _Seen(timeline, watch), prefill or resolved, batches, steps)
+    books, more = _served(resolved, load, setup or Setup(), _Seen(timeline, watch), prefill or resolved, batches)
     return _answered(books, more, timeline)
 
 
@@ -184,8 +182,7 @@ def _answered(books: Books, more: dict[str, Any], timeline: Timeline) -> Outcome
 
 
 def _run(  # noqa: PLR0913, PLR0917 - as `serve`
-    resolved: Resolved, load: Load, setup: Setup, watch: Watch | None, prefill: Resolved, batches: Batches,
-    steps: Iterable[tuple[float, int]] = (),
+    resolved: Resolved, load: Load, setup: Setup, watch: Watch | None, prefill: Resolved, batches: Batches
 ) -> Simulation:  # fmt: skip
     ledger = Ledger(load.objective, load.keep)
     fleet = fleet_of(resolved.predictor, prefill.predictor, load, setup, ledger)
@@ -195,8 +192,6 @@ def _run(  # noqa: PLR0913, PLR0917 - as `serve`
         if isinstance(pool, PrefixPool):
             pool.seed(hashes)
     run = Simulation(fleet, source, ledger, load.duration, both(batches, watch))
-    for time, count in steps:
-        run.resize_at(time, count)
     run.run()
     batches.end()
     return run
@@ -204,18 +199,18 @@ def _run(  # noqa: PLR0913, PLR0917 - as `serve`
 
 def _served(  # noqa: PLR0913, PLR0917 - as `serve`
     resolved: Resolved, load: Load, setup: Setup, seen: _Seen, prefill: Resolved,
-    batches: Batches | None, steps: Iterable[tuple[float, int]] = (),
+    batches: Batches | None,
 ) -> tuple[Books, dict[str, Any]]:  # fmt: skip
     """The books of a run, and the other fields of an `Outcome`."""
     timeline, watch, ended = seen
-    if watch is None and batches is None and prefill is resolved and not steps and _loop_plays(load, setup):
+    if watch is None and batches is None and prefill is resolved and _loop_plays(load, setup):
         drawn = list(load.arrivals)
         if all(each.samples == 1 for each in drawn):
             return _by_loop(resolved, load, setup, Drawn.read(drawn), seen)
         load = replace(load, arrivals=iter(drawn))
     if ended is not None:
         watch = both(watch, lambda index, replica, now: ended(replica.ledger.finished))
-    return _by_objects(resolved, load, setup, both(timeline, watch), prefill, batches or Batches(), steps)
+    return _by_objects(resolved, load, setup, both(timeline, watch), prefill, batches or Batches())
 
 
 def _loop_plays(load: Load, setup: Setup) -> bool:
@@ -235,19 +230,14 @@ def _by_loop(resolved: Resolved, load: Load, setup: Setup, drawn: Drawn, seen: _
     played, gaps, interrupted = play_scene(scene, clients, seen.timeline, seen.ended)
     present, waiting = played.growth
     found = LoadPlay(predictor, asked, scene, played, math.nan, setup)
-    gpus = predictor.plan.deployment.gpus * setup.replicas
-    joules = energy_of([resolved.predictor] * setup.replicas, works_of(played), int(played.finished.sum()), played.now)
-    books = Books(
-        ledger=ledger_of(played, gaps, load.objective),
-        uses=uses_of(played, scene.front.encoders),
+    works = works_of(played)
+    books = Books.of(
+        [predictor] * setup.replicas,
+        works,
+        ledger_of(played, gaps, load.objective),
+        played.now,
+        uses=uses_of(played, works, scene.front.encoders),
         pieces=pieces_of(played),
-        duration=played.now,
-        joules=joules,
-        gpus=gpus,
-        gpu_seconds=gpus * played.now,
-        steps=int(played.replicas["steps_made"].sum()),
-        decoded=int(played.replicas["tokens_out"].sum()),
-        swapped=0,
         diverging=int(present and waiting),
         unsettled=int(present),
         interrupted=interrupted,
@@ -277,21 +267,17 @@ def _means(drawn: Drawn) -> tuple[Length, Length]:
 
 
 def _by_objects(  # noqa: PLR0913, PLR0917 - as `serve`
-    resolved: Resolved, load: Load, setup: Setup, watch: Watch | None, prefill: Resolved, batches: Batches,
-    steps: Iterable[tuple[float, int]] = (),
+    resolved: Resolved, load: Load, setup: Setup, watch: Watch | None, prefill: Resolved, batches: Batches
 ) -> tuple[Books, dict[str, Any]]:  # fmt: skip
     settings = resolved.plan.deployment.settings
     told = {"seed_reuse": load.prompts, "scheduler_recv_interval": settings.scheduler_recv_interval > 1,
             "batch_wait": settings.batch_wait}  # fmt: skip
     if alone := [name for name, value in told.items() if value]:
         raise InputError(f"{alone[0]} is not known with pools, prefix blocks, cache tiers, sessions or a duration")
-    run = _run(resolved, load, setup, watch, prefill, batches, steps)
+    run = _run(resolved, load, setup, watch, prefill, batches)
     fleet = run.fleet
     predictors = [prefill.predictor] * len(fleet.prefills) + [resolved.predictor] * setup.replicas
-    gpus = sum(predictor.plan.deployment.gpus for predictor in predictors)
-    works = [Works(each.work.computed, each.decoding.tokens, each.work.decode_steps, each.work.busy)
-             for each in fleet.all]  # fmt: skip
-    books = Books.of(run, gpus, batches, energy_of(predictors, works, run.ledger.finished, run.now))
+    books = Books.of_run(run, predictors, batches)
     stores = {id(store): store for replica in fleet.all for store in getattr(replica.pool, "tiers", ())}
     notes = dict.fromkeys(overrun(list(stores.values()), run.now))
     if load.sessions is not None and (left := load.sessions.gave_up):
