@@ -16,49 +16,35 @@ replica, `j` a request.
 
 from __future__ import annotations
 
-from rooflinekit.load.arrays import (
-    ARRIVED,
-    COUNTING,
-    DONE,
-    ENCODED,
-    ENCODER_WAIT,
-    ENCODING,
-    FLYING,
-    FOREVER,
-    FOREVER_STEPS,
-    GAPS,
-    HEAD,
-    HELD_COUNT,
-    HELD_HEAD,
-    HELD_TAIL,
-    LEAST_LEFT,
-    LEAST_LOADED,
-    MODULUS,
-    MULTIPLIER,
-    NEXT,
-    NOBODY,
-    NOW,
-    PASSED,
-    PREEMPTED,
-    RANDOM,
-    READY,
-    REJECTED,
-    ROUTED,
-    ROWS,
-    SENT,
-    SHARED,
-    STAMP,
-    TAIL,
-    TOUCHED,
-    WARMUP,
-    Clients,
-    Counts,
-    Numbers,
-    Parts,
-    Rules,
-    State,
-    Table,
-)
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rooflinekit.load.arrays import Clients, Counts, Numbers, Parts, Rules, State, Table
+
+NOBODY = -1
+FOREVER = math.inf
+FOREVER_STEPS = 1 << 30
+# Share of a front end that reads requests while it has more tokens than it can send. Of SGLang before a stub, 256 users
+# with long answers: first tokens played over measured are 1.7, 1.1, 0.9 and 0.7 with shares of 0.02, 0.05, 0.1 and 0.2
+# (benchmarks/front_end/play_stub.py).
+LEAST_LEFT = 0.05
+
+# Park and Miller's numbers, x ← MULTIPLIER·x mod MODULUS (Communications of the ACM 31, 1988, p. 1192).
+MULTIPLIER = 16807
+MODULUS = 2147483647
+
+# What happens to a request, in `State.event_kind`.
+SENT, READY, PASSED, ENCODED = range(4)
+# Places of counters in `State.counts`.
+(
+    NEXT, DONE, REJECTED, PREEMPTED, STAMP, ARRIVED, HEAD, TAIL, HELD_HEAD, HELD_TAIL, HELD_COUNT, ROUTED, TOUCHED,
+    FLYING, COUNTING, WARMUP, ROWS, GAPS, COUNTERS,
+) = range(19)  # fmt: skip
+# Places of times in `State.times`.
+NOW, ENCODING, ENCODER_WAIT, TIMES = range(4)
+# Routers, in `Rules.router`.
+ROUND_ROBIN, RANDOM, LEAST_LOADED, SHARED = range(4)
 
 # --- step times -------------------------------------------------------------------------------------------------------
 
@@ -520,6 +506,15 @@ def longest_run(k: Rules, s: State, r: int, most: int) -> int:
         left -= more
         more = growing[(s.decoded[r] + steps) % size]
     return steps if steps > 1 else 1
+
+
+def first_draw(seed: int, number: int) -> int:
+    """Seed of the numbers of a request, from 1 to MODULUS − 1; requests are numbered from 1.
+
+    >>> first_draw(0, 1)
+    48273
+    """
+    return (1 + 48271 * number + 69621 * 48271 % MODULUS * seed) % (MODULUS - 1) + 1
 
 
 def accepted(k: Rules, s: State, j: int) -> int:

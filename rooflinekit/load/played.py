@@ -10,20 +10,8 @@ from statistics import stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rooflinekit.load import compiled, loop
-from rooflinekit.load.arrays import (
-    ENCODER_WAIT,
-    ENCODING,
-    NEXT,
-    NOW,
-    PREEMPTED,
-    Clients,
-    Rules,
-    State,
-    Table,
-    new_state,
-    numpy_arrays,
-    quick,
-)
+from rooflinekit.load.arrays import Clients, Rules, State, Table, new_state, numpy_arrays, quick
+from rooflinekit.load.loop import ENCODER_WAIT, ENCODING, NEXT, NOW, PREEMPTED
 from rooflinekit.model.types.late import np
 
 if TYPE_CHECKING:

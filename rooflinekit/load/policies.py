@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from rooflinekit.load.arrays import LEAST_LOADED, RANDOM, ROUND_ROBIN, SHARED, Rules
+from rooflinekit.load.arrays import Rules
+from rooflinekit.load.loop import LEAST_LOADED, RANDOM, ROUND_ROBIN, SHARED
 from rooflinekit.model.types.errors import WorkloadError
 
 
@@ -97,31 +97,17 @@ def rules_of(limits: Limits, blocks: int, block: int, **more: Any) -> Rules:
     >>> rules_of(Limits(token_budget=2048), blocks=1000, block=16).budget
     2048
     """
-    policy = limits.policy
-    usual: dict[str, Any] = {
-        "width": 1, "drafted": 0, "acceptance": [], "replicas": 1, "lanes": 1, "router": ROUTERS["round-robin"],
-        "front_ends": 1, "stream": 0.0, "tokeniser": 0.0, "hop": 0.0, "encoder_parts": [], "encoder_send": 0.0,
-        "horizon": math.inf,
-    }  # fmt: skip
+    alike = ("by_class", "reserves", "imports", "engines", "overlap", "receive_interval", "batch_wait")
     return Rules(
-        mixes=policy.mixes,
-        chunks=policy.chunks,
-        joins=policy.joins,
-        pads=policy.pads,
-        by_class=limits.by_class,
-        reserves=limits.reserves,
-        imports=limits.imports,
+        **asdict(limits.policy),
+        **{name: getattr(limits, name) for name in alike},
         budget=limits.token_budget,
         most=limits.max_num_seqs,
-        engines=limits.engines,
-        overlap=limits.overlap,
         longest=limits.max_model_len or 0,
         queue_limit=-1 if limits.queue_limit is None else limits.queue_limit,
-        receive_interval=limits.receive_interval,
-        batch_wait=limits.batch_wait,
         blocks=blocks,
         block=block,
-        **usual | more,
+        **more,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from rooflinekit.load.arrays import MODULUS, MULTIPLIER, first_draw
+from rooflinekit.load.loop import MODULUS, MULTIPLIER, first_draw
 from rooflinekit.simulation.kv_blocks import BlockPool
 from rooflinekit.simulation.requests import Job
 

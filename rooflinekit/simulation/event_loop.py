@@ -18,8 +18,8 @@ from itertools import count, cycle
 from random import Random
 from typing import Any
 
-from rooflinekit.load.arrays import LEAST_LEFT
 from rooflinekit.load.arrivals import Arrival
+from rooflinekit.load.loop import LEAST_LEFT
 from rooflinekit.load.scene import FrontEnd
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.simulation.ledger import Ledger

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from rooflinekit.estimation.loaded import token_parts
 from rooflinekit.load.answer import LoadPlay
-from rooflinekit.load.arrays import DONE, GAPS, ROWS, Clients, Rules, State
+from rooflinekit.load.arrays import Clients, Rules, State
+from rooflinekit.load.loop import DONE, GAPS, ROWS
 from rooflinekit.load.played import Played, Sample, play
 from rooflinekit.load.scene import EncoderStation, Scene
 from rooflinekit.model.types.late import np

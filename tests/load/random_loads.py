@@ -9,8 +9,9 @@ from random import Random
 
 from rooflinekit.estimation.estimator import resolve
 from rooflinekit.load import loop, policies
-from rooflinekit.load.arrays import GAPS, LISTS, PREEMPTED, ROWS, Clients, Makers, Rules, State, Table, new_state
+from rooflinekit.load.arrays import LISTS, Clients, Makers, Rules, State, Table, new_state
 from rooflinekit.load.arrivals import Arrival
+from rooflinekit.load.loop import GAPS, PREEMPTED, ROWS
 from rooflinekit.load.policies import POLICIES, Limits
 from rooflinekit.load.scene import EncoderStation, FrontEnd
 from rooflinekit.load.table import StepTable, build_table
