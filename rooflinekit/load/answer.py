@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rooflinekit.load.arrivals import ClosedLoop, Drawn, Gamma, Process, Requests, open_arrivals
 from rooflinekit.load.law import full_rate, in_flight
 from rooflinekit.load.lengths import Length, cv
-from rooflinekit.load.played import PERCENTILES, Played, Sample, play, standard_error
+from rooflinekit.load.played import Played, Sample, play, standard_errors
 from rooflinekit.load.scene import Scene, Scheduler, scene_of
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.batch import Batch
@@ -431,13 +431,7 @@ class LoadPlay:
     def errors(self, metric: str) -> dict[str, float]:
         """Standard errors of the mean and the percentiles of `ttft`, `tpot` or `e2e` [ms], from pieces of the run."""
         which = self.played.counted & (self.played.osl > 1) if metric == "tpot" else self.played.counted
-        values = getattr(self.played, metric)
-        pieces = self.played.pieces(values, which)
-        asked = {"mean": lambda piece: piece.mean} | {
-            name: lambda piece, share=share: piece.quantile(share) for name, share in PERCENTILES.items()
-        }
-        found = {name: standard_error([1e3 * read(piece) for piece in pieces]) for name, read in asked.items()}
-        return {name: error for name, error in found.items() if error is not None}
+        return standard_errors(self.played.pieces(getattr(self.played, metric), which))
 
 
 def play_load(

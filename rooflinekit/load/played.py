@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from statistics import stdev
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rooflinekit.load import compiled, loop
 from rooflinekit.load.arrays import Clients, Rules, State, Table, new_state, numpy_arrays, quick
@@ -283,13 +283,29 @@ def grows(times: Numbers, areas: Sequence[Numbers], arrived: float) -> tuple[boo
     return bool(present), bool(waiting)
 
 
-def standard_error(values: Sequence[float]) -> float | None:
-    """Standard error of the mean; None for fewer than two values.
+class _Summary(Protocol):
+    """Durations of which the mean and quantiles can be told [s]."""
 
-    >>> standard_error([1.0, 3.0])
+    @property
+    def mean(self) -> float: ...
+    def quantile(self, share: float, /) -> float: ...
+
+
+def marks(sample: _Summary) -> dict[str, float]:
+    """Mean and percentiles [ms]."""
+    return {"mean": 1e3 * sample.mean} | {name: 1e3 * sample.quantile(share) for name, share in PERCENTILES.items()}
+
+
+def standard_errors(pieces: Sequence[_Summary]) -> dict[str, float]:
+    """Standard errors of mean and percentiles from those of pieces of a run [ms]; empty for fewer than two.
+
+    >>> standard_errors([Sample([0.001]), Sample([0.003])])["mean"]
     1.0
     """
-    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+    found = [marks(piece) for piece in pieces]
+    if len(found) < 2:
+        return {}
+    return {name: stdev([each[name] for each in found]) / math.sqrt(len(found)) for name in found[0]}
 
 
 def play(  # noqa: PLR0913 - a load, and who reads what is written down

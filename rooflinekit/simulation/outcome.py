@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, field, fields, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.estimation.results import DoubtResult
-from rooflinekit.load.played import PERCENTILES, Sample, standard_error
+from rooflinekit.load.played import Sample, marks, standard_errors
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.serving.energy import token_energy
 from rooflinekit.model.serving.flight import InFlight
@@ -50,14 +50,8 @@ class Spread:
         """Read a sketch of seconds, and those of pieces of the run."""
         if not sketch.count:
             return cls(None, None, None, None, None, None, 0)
-        read: dict[str, Callable[[Sketch | Sample], float]] = {"mean": lambda each: 1e3 * each.mean}
-        for name, share in PERCENTILES.items():
-            read[name] = lambda each, share=share: 1e3 * each.quantile(share)  # type: ignore[misc]
-        counted = [each for each in pieces if each.count]
-        found = {name: standard_error([value(each) for each in counted]) for name, value in read.items()}
-        errors = {name: error for name, error in found.items() if error is not None}
-        marks = {name: value(sketch) for name, value in read.items()}
-        return cls(**marks, max=sketch.largest * 1e3, n=sketch.count, errors=errors)
+        errors = standard_errors([each for each in pieces if each.count])
+        return cls(**marks(sketch), max=sketch.largest * 1e3, n=sketch.count, errors=errors)
 
 
 _BINS = 8  # of a histogram, up to the 99th percentile

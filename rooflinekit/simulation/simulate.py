@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any, NamedTuple, Unpack
 
 from rooflinekit.estimation.doubts import load_doubts
-from rooflinekit.estimation.estimator import Resolved, image_inputs, read_deployment, resolve
+from rooflinekit.estimation.estimator import Resolved, bounds, ends, image_inputs, read_deployment, resolve
 from rooflinekit.estimation.loaded import version_notes
 from rooflinekit.estimation.notes import room_for_one
 from rooflinekit.estimation.options import keywords, number_of, options_of, part_of, read
@@ -137,24 +137,14 @@ class _Seen(NamedTuple):
     ended: Callable[[int], None] | None = None
 
 
-def serve(  # noqa: PLR0913 - a deployment, what is sent, and who watches
-    resolved: Resolved,
-    load: Load,
-    setup: Setup | None = None,
-    watch: Watch | None = None,
-    prefill: Resolved | None = None,
-    *,
-    batches: Batches | None = None,
-) -> Outcome:
+def serve(resolved: Resolved, load: Load, setup: Setup | None = None, prefill: Resolved | None = None) -> Outcome:
     """Serve a load on replicas of a deployment.
 
     Args:
         resolved: a deployment, as `rooflinekit.estimation.estimator.resolve` returns it.
         load: requests, and how long to go on.
         setup: scheduler, replicas, caches.
-        watch: sees every step, such as a `ChromeTrace`.
         prefill: the deployment of the prefill replicas, if it is another one; of the same model and cache format.
-        batches: what counts, and by which times; by default all of the run.
 
     Raises:
         InputError: (and its kinds) for settings that make no sense; DoesNotFitError if the cache holds no request.
@@ -168,7 +158,7 @@ def serve(  # noqa: PLR0913 - a deployment, what is sent, and who watches
     (64, 0)
     """
     timeline = Timeline()
-    books, more = _served(resolved, load, setup or Setup(), _Seen(timeline, watch), prefill or resolved, batches)
+    books, more = _served(resolved, load, setup or Setup(), _Seen(timeline), prefill or resolved)
     return _answered(books, more, timeline)
 
 
@@ -197,20 +187,19 @@ def _run(  # noqa: PLR0913, PLR0917 - as `serve`
     return run
 
 
-def _served(  # noqa: PLR0913, PLR0917 - as `serve`
-    resolved: Resolved, load: Load, setup: Setup, seen: _Seen, prefill: Resolved,
-    batches: Batches | None,
-) -> tuple[Books, dict[str, Any]]:  # fmt: skip
+def _served(
+    resolved: Resolved, load: Load, setup: Setup, seen: _Seen, prefill: Resolved
+) -> tuple[Books, dict[str, Any]]:
     """The books of a run, and the other fields of an `Outcome`."""
     timeline, watch, ended = seen
-    if watch is None and batches is None and prefill is resolved and _loop_plays(load, setup):
+    if watch is None and prefill is resolved and _loop_plays(load, setup):
         drawn = list(load.arrivals)
         if all(each.samples == 1 for each in drawn):
             return _by_loop(resolved, load, setup, Drawn.read(drawn), seen)
         load = replace(load, arrivals=iter(drawn))
     if ended is not None:
         watch = both(watch, lambda index, replica, now: ended(replica.ledger.finished))
-    return _by_objects(resolved, load, setup, both(timeline, watch), prefill, batches or Batches())
+    return _by_objects(resolved, load, setup, both(timeline, watch), prefill)
 
 
 def _loop_plays(load: Load, setup: Setup) -> bool:
@@ -252,13 +241,11 @@ def _ends(found: LoadPlay) -> dict[str, Any]:
     """Bounds and ends of both means, as `estimate` has them; at the bound no ends."""
     if not found.played.counted.any():
         return {}
-    wide, near = (dict(zip(("ttft_ms", "tpot_ms"), found.times(within)[:2], strict=True)) for within in (0.9, 0.8))
-    told: dict[str, Any] = {"bound": {time: 1e3 * float(each.bound) for time, each in wide.items()}}
+    wide, near = (found.times(within)[:2] for within in (0.9, 0.8))
+    told: dict[str, Any] = {"bound": bounds(wide)}
     if found.predictor.plan.calibration is None:
         return told
-    for name, times in (("interval", wide), ("interval80", near)):
-        told[name] = {time: [1e3 * float(each.low), 1e3 * float(each.high)] for time, each in times.items()}
-    return {**told, "doubt": load_doubts(found, found.reaches)}
+    return told | {"interval": ends(wide), "interval80": ends(near), "doubt": load_doubts(found, found.reaches)}
 
 
 def _means(drawn: Drawn) -> tuple[Length, Length]:
@@ -266,14 +253,15 @@ def _means(drawn: Drawn) -> tuple[Length, Length]:
     return Fixed(max(round(fmean(drawn.isl)), 1)), Fixed(max(round(fmean(drawn.osl)), 1))
 
 
-def _by_objects(  # noqa: PLR0913, PLR0917 - as `serve`
-    resolved: Resolved, load: Load, setup: Setup, watch: Watch | None, prefill: Resolved, batches: Batches
-) -> tuple[Books, dict[str, Any]]:  # fmt: skip
+def _by_objects(
+    resolved: Resolved, load: Load, setup: Setup, watch: Watch | None, prefill: Resolved
+) -> tuple[Books, dict[str, Any]]:
     settings = resolved.plan.deployment.settings
     told = {"seed_reuse": load.prompts, "scheduler_recv_interval": settings.scheduler_recv_interval > 1,
             "batch_wait": settings.batch_wait}  # fmt: skip
     if alone := [name for name, value in told.items() if value]:
         raise InputError(f"{alone[0]} is not known with pools, prefix blocks, cache tiers, sessions or a duration")
+    batches = Batches()
     run = _run(resolved, load, setup, watch, prefill, batches)
     fleet = run.fleet
     predictors = [prefill.predictor] * len(fleet.prefills) + [resolved.predictor] * setup.replicas
@@ -705,7 +693,7 @@ def _played(
         notes += (f"the prefix cache is on, as {own} has it by default; --prefix-caching off computes prompts anew",)
     setup = replace(setup, hash_tokens=setup.hash_tokens or hash_tokens)
     with room_for_one(resolved.predictor, load.typical - 1.0, 1.0):
-        books, more = _served(resolved, load, setup, seen, resolved, None)
+        books, more = _served(resolved, load, setup, seen, resolved)
     return books, more | {"warnings": (*notes, *_idle(given, load, setup), *more["warnings"])}
 
 
