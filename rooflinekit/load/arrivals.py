@@ -213,6 +213,7 @@ Columns: TypeAlias = tuple[list[float], list[int], list[int], list[int]]
 """Times [s], prompt and output lengths, and priorities."""
 
 
+@dataclass(eq=False)
 class Drawn:
     """Requests that were drawn: times [s], lengths and priorities as lists.
 
@@ -220,12 +221,12 @@ class Drawn:
     where there are none.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 - columns of a table
-        self, time: list[float], isl: list[int], osl: list[int], priority: list[int],
-        cached: list[int] | None = None, kind: Sequence[int] = (),
-    ) -> None:  # fmt: skip
-        self.time, self.isl, self.osl, self.priority = time, isl, osl, priority
-        self.cached, self.kind = cached, kind
+    time: list[float]
+    isl: list[int]
+    osl: list[int]
+    priority: list[int]
+    cached: list[int] | None = None
+    kind: Sequence[int] = ()
 
     @classmethod
     def of(cls, process: Process, requests: Requests, count: int, seed: int = 0) -> Drawn:

@@ -110,12 +110,7 @@ def ledger_of(played: Played, gaps: Sketch, objective: RequestObjective) -> Ledg
     ledger.cut = ledger.arrived - ledger.finished - ledger.rejected
     ledger.good = played.good(objective.ttft, objective.tpot)
     ledger.preempted, ledger.measured = played.preempted, int(counted.sum())
-    ledger.prompt_tokens, ledger.output_tokens = int(played.isl[finished].sum()), int(played.osl[finished].sum())
     ledger.measured_tokens = int(played.osl[counted].sum())
-    ended = finished | played.refused
-    ledger.sojourn = float((played.end - played.sent)[ended].sum())
-    ledger.area, ledger.clock = ledger.sojourn, played.now
-    ledger.waited = float(((played.first - played.sent)[finished]).sum())
     ledger.last_end = float(played.end[finished].max()) if finished.any() else 0.0
     ledger.measured_from = float(played.sent[counted].min()) if counted.any() else math.inf
     ledger.refusals = _refusals(played)

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from typing import TypeAlias
+from itertools import count
 
 from rooflinekit.load.loop import span, steps_begun
 from rooflinekit.load.policies import Limits
@@ -19,27 +19,20 @@ from rooflinekit.simulation.ledger import Ledger
 from rooflinekit.simulation.requests import Job
 
 
-class FirstCome(deque[Job]):
-    """First come, first served; who was preempted comes before all."""
+class Queue:
+    """Requests that wait for a place: by class, then by arrival; or as they came, who lost his place before all."""
 
-    push, put_back, pop = deque.append, deque.appendleft, deque.popleft
-
-    def first(self) -> Job:
-        """Next job."""
-        return self[0]
-
-
-class ByClass:
-    """By priority class, the lowest number first; by arrival within a class."""
-
-    def __init__(self) -> None:
+    def __init__(self, by_class: bool) -> None:
+        self.by_class, self._turns = by_class, count(1)
         self._jobs: list[tuple[int, int, Job]] = []
 
     def push(self, job: Job) -> None:
         """A new one."""
-        heappush(self._jobs, (job.priority, job.number, job))
+        heappush(self._jobs, (job.priority, job.number, job) if self.by_class else (0, next(self._turns), job))
 
-    put_back = push
+    def put_back(self, job: Job) -> None:
+        """One that had its place."""
+        heappush(self._jobs, (job.priority, job.number, job) if self.by_class else (0, -next(self._turns), job))
 
     def first(self) -> Job:
         """Next job."""
@@ -51,18 +44,14 @@ class ByClass:
 
     def remove(self, job: Job) -> None:
         """One that is here leaves before its turn."""
-        self._jobs.remove((job.priority, job.number, job))
+        self._jobs = [each for each in self._jobs if each[2] is not job]
         heapify(self._jobs)
 
     def __contains__(self, job: Job) -> bool:
-        return (job.priority, job.number, job) in self._jobs
+        return any(each is job for _, _, each in self._jobs)
 
     def __len__(self) -> int:
         return len(self._jobs)
-
-
-Queue: TypeAlias = FirstCome | ByClass
-"""Requests that wait for their place, in the order in which they get it; `put_back` takes one that had its place."""
 
 
 FULL = "the queue was full"
@@ -108,7 +97,7 @@ class ObjectReplica:
         self.limits, self.clock, self.decoding, self.ledger = limits, clock, decoding, ledger
         self.pool: BlockPool = decoding.pool
         self.host, self.work = host or HostTier(), ReplicaWork()
-        self.queue: Queue = ByClass() if limits.by_class else FirstCome()
+        self.queue = Queue(limits.by_class)
         self.admitted: dict[Job, None] = {}  # who holds blocks here, in order of admission
         self.partial: list[Job] = []  # of them, prompts that are cut and not complete
         self.staged: dict[Job, tuple[int, tuple[int, ...]]] = {}  # prompts that wait for a decode replica to take them
@@ -416,12 +405,12 @@ class ObjectReplica:
     def _load(self, job: Job, loads: Loads, now: float) -> None:
         """Copy blocks from their tiers, from all at once; the request waits for them, or the whole next step does."""
         ready = now
-        for tier, count in loads.items():
+        for tier, hashes in loads.items():
             if tier.waits or self.loads is None:
-                self._stall += tier.latency + count * tier.hash_s
-                tier.loaded += count
+                self._stall += tier.latency + hashes * tier.hash_s
+                tier.loaded += hashes
             else:
-                ready = max(ready, tier.load(now, count))
+                ready = max(ready, tier.load(now, hashes))
         if ready > now and self.loads is not None:
             self.loading[job] = None
             self.loads(job, self, ready)
