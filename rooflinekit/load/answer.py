@@ -115,10 +115,6 @@ class AskedLoad:
             return replace(self, least=replicas * self.least)
         return replace(self, requests=replicas * self.counted, warmup=replicas * self.filling)
 
-    def meeting(self, ttft: float | None, tpot: float | None) -> AskedLoad:
-        """The same with objectives [s]."""
-        return replace(self, ttft=ttft, tpot=tpot)
-
     @property
     def arrivals(self) -> str:
         """In words, up to the lengths."""

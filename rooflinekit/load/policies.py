@@ -51,17 +51,14 @@ def policy_name(policy: Policy) -> str:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of the scheduler of one replica.
+    """Limits of the scheduler of one replica; those that the loop reads under the same name stand in `Rules`.
 
-    engines: attention replicas that step together. token_budget: tokens of one step of one of them. max_num_seqs:
-    sequences that run at once, in all. overlap: steps made up before the one under way has ended. queue_limit:
-    waiting requests beyond which new ones are rejected. by_class: the queue is ordered by priority class, else by
-    arrival. reserves: a request is admitted where its whole answer has room. swap: a preempted request goes to host
-    memory, else it is computed again. longest_run: decode steps that are taken together when nothing can happen
-    between them (the result is the same for any). receive_interval: decode steps from one look at the queue to the
-    next (SGLang's --scheduler-recv-interval). batch_wait: decode steps for which prompts are held back, so that several
-    are computed together, unless they fill a step (TensorRT-LLM's batch_wait_timeout_iters). prefix_caching: a prompt
-    that was sent before is found in the cache. imports: prompts come computed, from prefill replicas.
+    token_budget: tokens of one step of one attention replica. max_num_seqs: sequences that run at once, in all.
+    queue_limit: waiting requests beyond which new ones are rejected. by_class: the queue is ordered by priority class,
+    else by arrival. reserves: a request is admitted where its whole answer has room. swap: a preempted request goes to
+    host memory, else it is computed again. longest_run: decode steps that are taken together when nothing can happen
+    between them (the result is the same for any). receive_interval, batch_wait: SGLang's --scheduler-recv-interval and
+    TensorRT-LLM's batch_wait_timeout_iters. prefix_caching: a prompt that was sent before is found in the cache.
     """
 
     policy: Policy = POLICIES["chunked"]

@@ -248,8 +248,8 @@ def kept_table(plan: Plan, *size: int) -> StepTable:
         table = build_table(plan, *size)
         like = next((other for (_, sized), (known, other) in reversed(_tables.items())
                      if sized[1:3] == size[1:3] and _alike(plan, known, _LIMITS)), None)  # fmt: skip
-        like = like if _reads_no_limit(plan) else None
-        if like is not None:
+        reads_limits = plan.lanes > 1 or any(isinstance(each, IndexScores) for each in plan.operations)
+        if like is not None and not reads_limits:
             table = replace(table, decode=_read_from(like.decode, table.decode), prefill=like.prefill)
             if like.several and table.several and like.several.counts == table.several.counts:
                 table = replace(table, several=like.several)
@@ -278,11 +278,6 @@ def _alike(plan: Plan, other: Plan, names: Sequence[str]) -> bool:
     own = {name: getattr(plan.deployment.settings, name) for name in names}
     settings = replace(other.deployment.settings, **own)
     return same and replace(other.deployment, settings=settings) == plan.deployment
-
-
-def _reads_no_limit(plan: Plan) -> bool:
-    """True if nothing of the attention reads a limit of the engine."""
-    return plan.lanes == 1 and not any(isinstance(each, IndexScores) for each in plan.operations)
 
 
 def _read_from(known: Rows[Row], own: Rows[Row]) -> Rows[Row]:

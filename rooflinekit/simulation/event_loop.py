@@ -171,7 +171,9 @@ class Simulation:
         """Run until nothing is left, the horizon, or an interrupt; what is left then is cut, and counted as such."""
         try:
             with asking_to_stop(self.stop):
-                self._loop()
+                for arrival, measured in self.source.start():
+                    self.expect(arrival, measured)
+                self.advance(self.horizon)
                 self._halt()
         except KeyboardInterrupt:
             self.interrupted = True
@@ -180,11 +182,6 @@ class Simulation:
     def stop(self) -> None:
         """End the run before its next event."""
         self.interrupted = True
-
-    def _loop(self) -> None:
-        for arrival, measured in self.source.start():
-            self.expect(arrival, measured)
-        self.advance(self.horizon)
 
     def advance(self, horizon: float) -> None:
         """Play all that happens up to a time; requests that are expected later may be told before the next call."""

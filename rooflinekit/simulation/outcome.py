@@ -212,9 +212,14 @@ class Books:
 
     @classmethod
     def of(
-        cls, predictors: Sequence[Predictor], works: Sequence[ReplicaWork], ledger: Ledger, seconds: float, **more: Any
-    ) -> Books:
-        """Books of a run of so many seconds, with predictor and work of each replica; `more` are the other fields."""
+        cls, predictors: Sequence[Predictor], works: Sequence[ReplicaWork], ledger: Ledger, seconds: float,
+        growth: tuple[bool, bool], **more: Any,
+    ) -> Books:  # fmt: skip
+        """Books of a run of so many seconds, with predictor and work of each replica; `more` are the other fields.
+
+        growth: of the requests in the system, and of those without a first token. Where no more wait, the engine begins
+        what comes: its batch still fills, and it has not shown its limit.
+        """
         gpus = sum(predictor.plan.deployment.gpus for predictor in predictors)
         return cls(
             ledger=ledger,
@@ -225,6 +230,8 @@ class Books:
             steps=sum(work.steps for work in works),
             decoded=sum(work.made for work in works),
             swapped=sum(work.swapped for work in works),
+            diverging=int(all(growth)),
+            unsettled=int(growth[0]),
             **more,
         )
 
@@ -241,8 +248,8 @@ class Books:
         if station := fleet.front_end.encoders:
             uses.append(ReplicaUse.encoders(station.gpus, station.busy, station.encoded, run.now, uses[0].tiers))
         return cls.of(
-            predictors, works, run.ledger, run.now, uses=tuple(uses), pieces=batches.full,
-            diverging=int(batches.diverges()), unsettled=int(not batches.settles()), interrupted=run.interrupted,
+            predictors, works, run.ledger, run.now, batches.growth, uses=tuple(uses), pieces=batches.full,
+            interrupted=run.interrupted,
         )  # fmt: skip
 
     @classmethod

@@ -84,13 +84,6 @@ class ReplicaWork:
 class ObjectReplica:
     """Steps of one engine. Between `begin` and `end` lies a step, or a run of decode steps in which nothing happens."""
 
-    __slots__ = (
-        "_firsts", "_fresh", "_ghost_keys", "_ghosts", "_landed", "_reserved", "_slope", "_stall", "_starts", "_time",
-        "_width", "admitted", "began", "clock", "decodes", "decoding", "exports", "fetches", "host", "last_pass",
-        "ledger", "limits", "loading", "loads", "partial", "passed", "places", "pool", "queue", "shares", "staged",
-        "staging", "steps", "until", "work",
-    )  # fmt: skip
-
     def __init__(
         self, limits: Limits, clock: Clock, decoding: Lockstep, ledger: Ledger, host: HostTier | None = None
     ) -> None:
@@ -102,9 +95,7 @@ class ObjectReplica:
         self.partial: list[Job] = []  # of them, prompts that are cut and not complete
         self.staged: dict[Job, tuple[int, tuple[int, ...]]] = {}  # prompts that wait for a decode replica to take them
         self.exports: Callable[[Job, float], None] | None = None  # takes finished prompts, on a prefill replica
-        self.fetches: Callable[[Job, ObjectReplica, float], None] | None = (
-            None  # copies a prompt's blocks to this replica
-        )
+        self.fetches: Callable[[Job, ObjectReplica, float], None] | None = None  # copies a prompt's blocks here
         self.loads: Callable[[Job, ObjectReplica, float], None] | None = None  # says when a prompt's blocks are here
         self.loading: dict[Job, None] = {}  # prompts whose cached blocks come from a tier
         self.staging = 1 << 30  #: most prompts that may be computed or staged here at once, on a prefill replica

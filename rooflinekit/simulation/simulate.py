@@ -217,7 +217,6 @@ def _by_loop(resolved: Resolved, load: Load, setup: Setup, drawn: Drawn, seen: _
     )  # fmt: skip
     clients = scene.clients(drawn, load.users, load.warmup, prompts=load.prompts)
     played, gaps, interrupted = play_scene(scene, clients, seen.timeline, seen.ended)
-    present, waiting = played.growth
     found = LoadPlay(predictor, asked, scene, played, math.nan, setup)
     works = works_of(played)
     books = Books.of(
@@ -225,10 +224,9 @@ def _by_loop(resolved: Resolved, load: Load, setup: Setup, drawn: Drawn, seen: _
         works,
         ledger_of(played, gaps, load.objective),
         played.now,
+        played.growth,
         uses=uses_of(played, works, scene.front.encoders),
         pieces=pieces_of(played),
-        diverging=int(present and waiting),
-        unsettled=int(present),
         interrupted=interrupted,
         exact=samples_of(played),
         parts=parts_of(found),
