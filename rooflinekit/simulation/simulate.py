@@ -290,8 +290,9 @@ def fleet_of(predictor: Predictor, first: Predictor, load: Load, setup: Setup, l
     """Lay out the replicas; those of one deployment share one step table. `first` is that of the prefill replicas."""
     predictor, first = served(predictor), served(first)
     drafted = setup.draft_tokens
-    clock = _clock(predictor, load, setup, drafted + 1)
-    prompts = clock if first.plan is predictor.plan and not drafted else _clock(first, load, setup, 1)
+    clock = steps_of(predictor, _limits(predictor, setup, load.longest), load.longest, drafted + 1)
+    alike = first.plan is predictor.plan and not drafted
+    prompts = clock if alike else steps_of(first, _limits(first, setup, load.longest), load.longest)
 
     front = front_end_of(predictor, setup.replicas)
     if front.encoders and setup.prefill_replicas:
@@ -304,20 +305,12 @@ def fleet_of(predictor: Predictor, first: Predictor, load: Load, setup: Setup, l
         pool = _pool(own, setup, tokens, shared)
         decoding = Lockstep(pool)
         if drafted:
-            decoding = Speculative(pool, drafted, setup.acceptance, setup.seed)
+            decoding = Speculative(pool, drafted, setup.acceptance, setup.seed, drafted * setup.draft_ms / 1e3)
         return ObjectReplica(limits, clock, decoding, ledger, _host(own, setup))
 
     replicas = [replica(number, predictor, clock) for number in range(setup.replicas)]
     prefills = [replica(setup.replicas + number, first, prompts) for number in range(setup.prefill_replicas)]
     return ReplicaFleet(replicas, setup.router, prefills, _link(first, setup), front)
-
-
-def _clock(predictor: Predictor, load: Load, setup: Setup, width: int) -> Clock:
-    """Step times of a deployment whose steps verify `width` tokens of each sequence."""
-    clock = steps_of(predictor, _limits(predictor, setup, load.longest), load.longest, width)
-    if setup.draft_ms and width > 1:
-        return _Drafting(clock, setup.draft_tokens * setup.draft_ms / 1e3, width)
-    return clock
 
 
 def _limits(predictor: Predictor, chosen: Setup, longest: float) -> Limits:
@@ -389,22 +382,6 @@ def _link(predictor: Predictor, setup: Setup) -> Link:
         missing = f": the file of {accelerator.name} gives no bandwidth to take instead"
         raise WorkloadError(f"link_gb_s must be above 0{missing if setup.link_gb_s is None else ''}")
     return Link(setup.link_ms / 1e3, predictor.memory.kv_bytes_per_token / bandwidth, setup.staging)
-
-
-@dataclass(frozen=True)
-class _Drafting:
-    """A clock whose decode steps draft first."""
-
-    target: Clock
-    seconds: float
-    width: int
-
-    def step(self, decodes: int, keys: int, chunks: Any, firsts: int) -> float:
-        return self.target.step(decodes, keys, chunks, firsts) + (self.seconds if decodes else 0.0)
-
-    def run(self, decodes: int, keys: int) -> tuple[float, float, int]:
-        time, slope, steps = self.target.run(decodes, keys)
-        return time + self.seconds, slope, steps
 
 
 def _inputs(plan: Plan, setup: Setup, limits: Limits) -> dict[str, Any]:
