@@ -14,7 +14,8 @@ import numpy as np
 import pandas as pd
 
 from rooflinekit.load import loop
-from rooflinekit.load.arrays import LEAST_LEFT, Clients
+from rooflinekit.load.arrays import Clients
+from rooflinekit.load.loop import LEAST_LEFT
 from rooflinekit.load.played import play
 from rooflinekit.load.policies import Limits, rules_of
 from rooflinekit.load.table import constant_table

@@ -385,7 +385,7 @@ def played(question: Question, found: LoadPlay) -> Estimate:
     answered = replace(
         static,
         **_felt(plan, (ttft, tpot), e2e, found.output_rate),
-        interval80=_ends(found.times(0.8)[:2]) if fitted else None,
+        interval80=ends(found.times(0.8)[:2]) if fitted else None,
         doubt=load_doubts(found, found.reaches) if fitted else None,
         interval_tested=_tested(plan, "load"),
         prefill=StepResult.of(found.prompt, plan.system.accelerator),
@@ -410,7 +410,7 @@ def _answer(resolved: Resolved, work: Workload) -> Estimate:
         **about(plan),
         inputs=inputs(plan, work),
         **_felt(plan, (point.ttft, point.tpot), point.e2e(work.osl), rate),
-        interval80=_ends((point.ttft.nearer(), point.tpot.nearer())) if fitted else None,
+        interval80=ends((point.ttft.nearer(), point.tpot.nearer())) if fitted else None,
         doubt=static_doubts(point.prefill, point.decode) if fitted else None,
         interval_tested=_tested(plan, "static"),
         memory=MemoryResult.of(point.memory),
@@ -433,7 +433,6 @@ def _tested(plan: Plan, kind: str) -> str | None:
 def _felt(plan: Plan, times: tuple[Time, Time], e2e: Numeric, rate: float) -> dict[str, Any]:
     """TTFT, TPOT and rates as an `Estimate` has them."""
     ttft, tpot = times
-    named = {"ttft_ms": ttft, "tpot_ms": tpot}
     return {
         "ttft_ms": float(ttft.expected) * 1e3,
         "tpot_ms": float(tpot.expected) * 1e3,
@@ -441,12 +440,17 @@ def _felt(plan: Plan, times: tuple[Time, Time], e2e: Numeric, rate: float) -> di
         "output_tok_s": rate,
         "output_tok_s_per_gpu": rate / plan.deployment.gpus,
         "output_tok_s_per_user": 1.0 / float(tpot.expected),
-        "interval": _ends(times) if plan.calibration else None,
-        "bound": {key: float(t.bound) * 1e3 for key, t in named.items()},
+        "interval": ends(times) if plan.calibration else None,
+        "bound": bounds(times),
     }
 
 
-def _ends(times: tuple[Time, Time]) -> dict[str, list[float]]:
+def bounds(times: tuple[Time, Time]) -> dict[str, float]:
+    """Bounds of TTFT and TPOT [ms]."""
+    return {key: 1e3 * float(time.bound) for key, time in zip(("ttft_ms", "tpot_ms"), times, strict=True)}
+
+
+def ends(times: tuple[Time, Time]) -> dict[str, list[float]]:
     """Ends of the intervals of TTFT and TPOT [ms]."""
     return {key: [1e3 * float(time.low), 1e3 * float(time.high)]
             for key, time in zip(("ttft_ms", "tpot_ms"), times, strict=True)}  # fmt: skip

@@ -15,6 +15,7 @@ from rooflinekit.model.types.batch import Batch, Sequences, whole_number
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
 from rooflinekit.model.types.errors import WorkloadError
+from rooflinekit.model.types.late import np
 from rooflinekit.model.types.time import KernelTime
 from rooflinekit.specs import load_model
 
@@ -159,8 +160,6 @@ def checked(batch: Batch) -> Batch:
 
 def _all_within(value: object, low: float, high: float) -> bool:
     """True if an array holds numbers from `low` to `high`, and some."""
-    import numpy as np  # noqa: PLC0415 - only arrays pay for it
-
     if not isinstance(value, (np.ndarray, np.generic)) or value.dtype.kind not in "iuf" or not value.size:
         return False
     each = np.asarray(value, float)

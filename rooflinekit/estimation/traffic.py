@@ -48,10 +48,9 @@ def read_load(given: Mapping[str, Any], image_tokens: int = 0) -> AskedLoad | No
         parse_length(spread_length(key, given.get(key, WORKLOAD_KEYS[key]), asked.get(f"{key}_cv")))
         for key in ("isl", "osl")
     )
-    goals = (asked[key] / 1e3 if key in asked else None for key in ("ttft", "tpot"))
-    told = part_of(asked, _PROTOCOL)
+    told = part_of(asked, _PROTOCOL) | {key: asked[key] / 1e3 for key in ("ttft", "tpot") if key in asked}
     told |= {"prompts": asked["seed_reuse"]} if "seed_reuse" in asked else {}
-    load = AskedLoad(longer(isl, image_tokens), osl, asked.get("concurrency"), **told).meeting(*goals)
+    load = AskedLoad(longer(isl, image_tokens), osl, asked.get("concurrency"), **told)
     if load.users is None and load.filling >= load.count:
         raise WorkloadError(f"warmup={load.filling} leaves none of {load.count} requests to count; use fewer")
     return load

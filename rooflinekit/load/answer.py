@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 from rooflinekit.load.arrivals import ClosedLoop, Drawn, Gamma, Process, Requests, open_arrivals
 from rooflinekit.load.law import full_rate, in_flight
 from rooflinekit.load.lengths import Length, cv
-from rooflinekit.load.played import PERCENTILES, Played, Sample, play, standard_error
+from rooflinekit.load.played import Played, Sample, play, standard_errors
 from rooflinekit.load.scene import Scene, Scheduler, scene_of
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.engine import ROOM, Reach
 from rooflinekit.model.types.errors import WorkloadError
+from rooflinekit.model.types.late import np
 from rooflinekit.model.types.time import Time
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs.files import once
@@ -113,10 +114,6 @@ class AskedLoad:
         if self.rate is not None and self.requests is None:
             return replace(self, least=replicas * self.least)
         return replace(self, requests=replicas * self.counted, warmup=replicas * self.filling)
-
-    def meeting(self, ttft: float | None, tpot: float | None) -> AskedLoad:
-        """The same with objectives [s]."""
-        return replace(self, ttft=ttft, tpot=tpot)
 
     @property
     def arrivals(self) -> str:
@@ -254,8 +251,6 @@ class LoadPlay:
     @cached_property
     def by_kind(self) -> dict[int, dict[str, Sample]]:
         """The same of each class of the requests."""
-        import numpy as np  # noqa: PLC0415 - most loads have none
-
         done, kinds = self.played, np.asarray(self.asked.drawn.kind)
         several = done.counted & (done.osl > 1)
         return {
@@ -436,13 +431,7 @@ class LoadPlay:
     def errors(self, metric: str) -> dict[str, float]:
         """Standard errors of the mean and the percentiles of `ttft`, `tpot` or `e2e` [ms], from pieces of the run."""
         which = self.played.counted & (self.played.osl > 1) if metric == "tpot" else self.played.counted
-        values = getattr(self.played, metric)
-        pieces = self.played.pieces(values, which)
-        asked = {"mean": lambda piece: piece.mean} | {
-            name: lambda piece, share=share: piece.quantile(share) for name, share in PERCENTILES.items()
-        }
-        found = {name: standard_error([1e3 * read(piece) for piece in pieces]) for name, read in asked.items()}
-        return {name: error for name, error in found.items() if error is not None}
+        return standard_errors(self.played.pieces(getattr(self.played, metric), which))
 
 
 def play_load(

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+
+from rooflinekit.load.loop import (
+    COUNTERS,
+    FOREVER,
+    HEAD,
+    HELD_HEAD,
+    HELD_TAIL,
+    NOBODY,
+    ROUND_ROBIN,
+    TAIL,
+    TIMES,
+    first_draw,
+)
+from rooflinekit.model.types.late import np
 
 Item = TypeVar("Item")
 Part_co = TypeVar("Part_co", covariant=True)
@@ -30,29 +43,7 @@ Numbers: TypeAlias = "Array[float]"
 Counts: TypeAlias = "Array[int]"
 Flags: TypeAlias = "Array[bool]"
 
-NOBODY = -1
-FOREVER = math.inf
-FOREVER_STEPS = 1 << 30
-# Share of a front end that reads requests while it has more tokens than it can send. Of SGLang before a stub, 256 users
-# with long answers: first tokens played over measured are 1.7, 1.1, 0.9 and 0.7 with shares of 0.02, 0.05, 0.1 and 0.2
-# (benchmarks/front_end/play_stub.py).
-LEAST_LEFT = 0.05
-
-# Park and Miller's numbers, x ← MULTIPLIER·x mod MODULUS (Communications of the ACM 31, 1988, p. 1192).
-MULTIPLIER = 16807
-MODULUS = 2147483647
-
-# What happens to a request, in `State.event_kind`.
-SENT, READY, PASSED, ENCODED = range(4)
-# Places of counters in `State.counts`.
-(
-    NEXT, DONE, REJECTED, PREEMPTED, STAMP, ARRIVED, HEAD, TAIL, HELD_HEAD, HELD_TAIL, HELD_COUNT, ROUTED, TOUCHED,
-    FLYING, COUNTING, WARMUP, ROWS, GAPS, COUNTERS,
-) = range(19)  # fmt: skip
-# Places of times in `State.times`.
-NOW, ENCODING, ENCODER_WAIT, TIMES = range(4)
-# Routers, in `Rules.router`.
-ROUND_ROBIN, RANDOM, LEAST_LOADED, SHARED = range(4)
+_NONE: Numbers = []
 
 
 class Clients(NamedTuple):
@@ -113,19 +104,19 @@ class Rules(NamedTuple):
     batch_wait: int
     blocks: int
     block: int
-    width: int
-    drafted: int
-    acceptance: Numbers
-    replicas: int
-    lanes: int
-    router: int
-    front_ends: int
-    stream: float
-    tokeniser: float
-    hop: float
-    encoder_parts: Numbers
-    encoder_send: float
-    horizon: float
+    width: int = 1
+    drafted: int = 0
+    acceptance: Numbers = _NONE
+    replicas: int = 1
+    lanes: int = 1
+    router: int = ROUND_ROBIN
+    front_ends: int = 1
+    stream: float = 0.0
+    tokeniser: float = 0.0
+    hop: float = 0.0
+    encoder_parts: Numbers = _NONE
+    encoder_send: float = 0.0
+    horizon: float = FOREVER
 
 
 class Table(NamedTuple):
@@ -292,16 +283,13 @@ class State(NamedTuple):
     logging: bool
     room: int
     log_replica: Counts
-    log_began: Numbers
     log_end: Numbers
     log_time: Numbers
     log_slope: Numbers
     log_steps: Counts
     log_decodes: Counts
     log_prompts: Counts
-    log_tokens: Counts
     log_waiting: Counts
-    log_placed: Counts
     log_free: Counts
     gap: Numbers
     gap_count: Counts
@@ -350,8 +338,6 @@ LISTS = Makers(
 
 def numpy_arrays() -> Makers:
     """NumPy arrays, for numba."""
-    import numpy as np  # noqa: PLC0415 - lists need none
-
     return Makers(
         numbers=lambda n, value: np.full(n, value, float),
         counts=lambda n, value: np.full(n, value, np.int64),
@@ -359,15 +345,6 @@ def numpy_arrays() -> Makers:
         rows=lambda n, length: np.zeros((n, length), np.int64),
         number_rows=lambda n, length: np.zeros((n, length)),
     )
-
-
-def first_draw(seed: int, number: int) -> int:
-    """Seed of the numbers of a request, from 1 to MODULUS − 1; requests are numbered from 1.
-
-    >>> first_draw(0, 1)
-    48273
-    """
-    return (1 + 48271 * number + 69621 * 48271 % MODULUS * seed) % (MODULUS - 1) + 1
 
 
 def new_state(  # noqa: PLR0913, PLR0917 - what there is to lay out
@@ -428,9 +405,9 @@ def new_state(  # noqa: PLR0913, PLR0917 - what there is to lay out
         behind=numbers(groups * rules.front_ends, 0.0),
         sent_before=counts(groups * rules.front_ends, 0), encoder_free=numbers(encoders, 0.0),
         most_new=counts(per_step, 0), most_past=counts(per_step, 0), logging=room > 0, room=room,
-        log_replica=counts(log, 0), log_began=numbers(log, 0.0), log_end=numbers(log, 0.0),
+        log_replica=counts(log, 0), log_end=numbers(log, 0.0),
         log_time=numbers(log, 0.0), log_slope=numbers(log, 0.0), log_steps=counts(log, 0),
-        log_decodes=counts(log, 0), log_prompts=counts(log, 0), log_tokens=counts(log, 0),
-        log_waiting=counts(log, 0), log_placed=counts(log, 0), log_free=counts(log, 0), gap=numbers(log, 0.0),
+        log_decodes=counts(log, 0), log_prompts=counts(log, 0),
+        log_waiting=counts(log, 0), log_free=counts(log, 0), gap=numbers(log, 0.0),
         gap_count=counts(log, 0),
     )  # fmt: skip

@@ -13,6 +13,7 @@ from rooflinekit.load.lengths import Length
 from rooflinekit.load.phrases import read_phrase
 from rooflinekit.model.types.batch import positive, whole_number
 from rooflinekit.model.types.errors import WorkloadError
+from rooflinekit.model.types.late import np
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -181,8 +182,6 @@ def generate(process: Process, requests: Requests, count: int, seed: int = 0) ->
 
 def _drawn(process: Process, requests: Requests, count: int, seed: int) -> Iterator[Columns]:
     """Columns of `count` requests, so many at a time that memory stays flat."""
-    import numpy as np  # noqa: PLC0415 - parsing a process needs none
-
     gaps, *rngs = (np.random.default_rng((seed, stream)) for stream in range(_STREAMS))
     clock = 0.0
     for first in range(0, count, _CHUNK):
@@ -214,6 +213,7 @@ Columns: TypeAlias = tuple[list[float], list[int], list[int], list[int]]
 """Times [s], prompt and output lengths, and priorities."""
 
 
+@dataclass(eq=False)
 class Drawn:
     """Requests that were drawn: times [s], lengths and priorities as lists.
 
@@ -221,12 +221,12 @@ class Drawn:
     where there are none.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 - columns of a table
-        self, time: list[float], isl: list[int], osl: list[int], priority: list[int],
-        cached: list[int] | None = None, kind: Sequence[int] = (),
-    ) -> None:  # fmt: skip
-        self.time, self.isl, self.osl, self.priority = time, isl, osl, priority
-        self.cached, self.kind = cached, kind
+    time: list[float]
+    isl: list[int]
+    osl: list[int]
+    priority: list[int]
+    cached: list[int] | None = None
+    kind: Sequence[int] = ()
 
     @classmethod
     def of(cls, process: Process, requests: Requests, count: int, seed: int = 0) -> Drawn:

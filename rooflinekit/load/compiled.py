@@ -24,6 +24,7 @@ from rooflinekit.load.arrays import Clients, Rules, State, Table
 from rooflinekit.load.subset import constants, functions, records, records_of
 from rooflinekit.load.table import Rows
 from rooflinekit.model.types.errors import needing
+from rooflinekit.model.types.late import np
 
 Record = TypeVar("Record", Clients, Rules, Table, State)
 
@@ -102,8 +103,6 @@ def _places(record: str) -> dict[str, tuple[int, str]]:
 
 def as_arrays(record: Record) -> Record:
     """Replace lists by NumPy arrays; rows of a table that are not yet known are worked out."""
-    import numpy as np  # noqa: PLC0415 - lists need none
-
     made: list[Any] = []
     values: Iterable[Any] = record
     for value, (_, reader) in zip(values, _places(type(record).__name__).values(), strict=True):
@@ -118,8 +117,6 @@ def as_arrays(record: Record) -> Record:
 
 def _full(value: Any) -> Any:
     """All rows in order, where they are worked out when they are first read; rows below the first are zeros."""
-    import numpy as np  # noqa: PLC0415 - as above
-
     if not isinstance(value, Rows):
         return value
     rows, first = (value.array, value.numbers.start) if value.numbers else (np.zeros(0), 0)
@@ -128,8 +125,6 @@ def _full(value: Any) -> Any:
 
 def _words(record: Clients | Rules | Table | State) -> Any:
     """Named tuple as words for compiled code; it must live as long as that runs."""
-    import numpy as np  # noqa: PLC0415 - as above
-
     places = _places(type(record).__name__)
     words: list[int] = []
     numbers: list[tuple[int, float]] = []

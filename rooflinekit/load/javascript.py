@@ -61,22 +61,19 @@ def javascript(leave_out: Collection[str] = (), asked: Collection[str] = ()) -> 
     >>> "function play(c, k, t, h, s)" in javascript(leave_out=("step_time",))
     True
     """
-    known = {*functions(), "new_state", "first_draw"}
+    known = {*functions(), "new_state"}
     every = {name for fields in records().values() for name in fields}
     for name in (*(set(leave_out) - known), *(set(asked) - every)):
         raise ValueError(f"the loop has no {name}")
     here = Printer(inspect.getsourcefile(the_loop) or "loop.py", known, asked)
     there = Printer(inspect.getsourcefile(arrays) or "arrays.py", known, asked)
-    tree = ast.parse(inspect.getsource(arrays))
-    made = [
-        each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name in {"first_draw", "new_state"}
-    ]
-    numbers = constants() | {"COUNTERS": arrays.COUNTERS, "TIMES": arrays.TIMES}
+    new_state = ast.parse(inspect.getsource(arrays.new_state)).body[0]
+    assert isinstance(new_state, ast.FunctionDef)
     parts = [
         _PRELUDE,
-        *(f"const {name} = {literal(value)};\n" for name, value in numbers.items()),
+        *(f"const {name} = {literal(value)};\n" for name, value in constants().items()),
         *(here.function(node) for name, node in functions().items() if name not in leave_out),
-        *(there.function(node) for node in made if node.name not in leave_out),
+        *([] if "new_state" in leave_out else [there.function(new_state)]),
     ]
     return "".join(parts)
 

@@ -155,15 +155,11 @@ def _prompts_time(table: Table, prompts: float, new: float, past: float) -> floa
     """Time of a step of whole prompts alone [s]."""
     rows = max(round(prompts), 1)
     time = table.sequences[rows] + table.sampled[rows] + _shared(table, prompts * new) + _images(table, rows)
-    time += prompts * _attention(table, new, past) - _saved(table, rows, new) * (rows - 1)
+    saved = saved_time(table, rows, [0] * rows, round(rows * new)) if len(table.saved_counts) else table.launch
+    time += prompts * _attention(table, new, past) - saved * (rows - 1)
     return max(time, table.floor[0])
 
 
 def _images(table: Table, prompts: int) -> float:
     """Time that prompts add at their end: of images in the model's steps or of a draft [s]."""
     return table.encoded[prompts] if len(table.encoded) else 0.0
-
-
-def _saved(table: Table, chunks: int, new: float) -> float:
-    """Time that each chunk after the first saves [s]."""
-    return saved_time(table, chunks, [0] * chunks, round(chunks * new)) if len(table.saved_counts) else table.launch

@@ -46,10 +46,6 @@ class Length:
         """Smallest length that `share` of the requests do not exceed [tokens]."""
         raise NotImplementedError
 
-    def over_mean(self, share: float) -> float:
-        """Moment over the mean."""
-        return self.quantile(share) / self.mean
-
     def sample(self, rng: Generator, count: int) -> list[int]:
         """Draw lengths."""
         raise NotImplementedError

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from rooflinekit.model.kernels.attention import IndexScores
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.batch import Batch, Sequences
+from rooflinekit.model.types.late import np
 
 if TYPE_CHECKING:
     from rooflinekit.model.types.numeric import Array
@@ -43,13 +44,9 @@ class Phases:
 
     def decodes(self, most: int) -> Array:
         """The same of 1 to `most` sequences."""
-        import numpy as np  # noqa: PLC0415 - tables are arrays until they are read
-
         return np.concatenate([self._decoded(first) for first in range(1, most + 1, _ABREAST)])[:most]
 
     def _decoded(self, first: int) -> Array:
-        import numpy as np  # noqa: PLC0415 - as above
-
         if first not in self._abreast:
             counts, keys = np.arange(float(first), first + _ABREAST), np.maximum(np.array(self.grid), self._width)
             self._abreast[first] = self._time(Batch.decode(counts[:, None], keys, self._width))
@@ -57,8 +54,6 @@ class Phases:
 
     def prefill(self, tokens: Sequence[float]) -> Array:
         """Times of one chunk by new and by past tokens."""
-        import numpy as np  # noqa: PLC0415 - as above
-
         past = np.array(tokens)
         return self._time(Batch(prefilling=Sequences(1.0, np.maximum(past, 1.0)[:, None], past, 1.0)))
 
@@ -74,8 +69,6 @@ class Phases:
     @cached_property
     def planes(self) -> Array:
         """Bilinear interpolation in every cell of new and past tokens: a, b, c, d of a + b·x + (c + d·x)·y."""
-        import numpy as np  # noqa: PLC0415 - as above
-
         times, points = self.prefill(self.grid), np.array(self.grid)
         x, y = points[:-1, None], points[None, :-1]
         dx, dy = np.diff(points)[:, None], np.diff(points)[None, :]
@@ -86,8 +79,6 @@ class Phases:
 
     def saved(self, chunks: float) -> Array:
         """Seconds that each of so many equal chunks after the first saves, by new and by past tokens of the mean."""
-        import numpy as np  # noqa: PLC0415 - as above
-
         if chunks not in self._saved:
             points = np.array(self.coarse)
             self._saved[chunks] = self._saved_at(chunks, points[:, None], points)
@@ -95,20 +86,14 @@ class Phases:
 
     def saved_by(self, chunks: Sequence[float]) -> Array:
         """The same of several numbers of chunks."""
-        import numpy as np  # noqa: PLC0415 - as above
-
         return np.stack([self.saved(count) for count in chunks])
 
     @cached_property
     def saved_by_eight(self) -> Array:
         """The same of eight chunks of `EIGHT`."""
-        import numpy as np  # noqa: PLC0415 - as above
-
         return self._saved_at(8.0, np.array(EIGHT[0]), np.array(EIGHT[1]))
 
     def _saved_at(self, chunks: float, new: Array, past: Array) -> Array:
-        import numpy as np  # noqa: PLC0415 - as above
-
         new = np.maximum(new, 1.0)
         one, together = (self._time(Batch(prefilling=Sequences(count, new, past))) for count in (1.0, chunks))
         saved: Array = (chunks * one - together) / (chunks - 1.0)

@@ -7,23 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from statistics import stdev
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rooflinekit.load import compiled, loop
-from rooflinekit.load.arrays import (
-    ENCODER_WAIT,
-    ENCODING,
-    NEXT,
-    NOW,
-    PREEMPTED,
-    Clients,
-    Rules,
-    State,
-    Table,
-    new_state,
-    numpy_arrays,
-    quick,
-)
+from rooflinekit.load.arrays import Clients, Rules, State, Table, new_state, numpy_arrays, quick
+from rooflinekit.load.loop import ENCODER_WAIT, ENCODING, NEXT, NOW, PREEMPTED
+from rooflinekit.model.types.late import np
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -64,8 +53,6 @@ class Sample:
     """
 
     def __init__(self, values: Sequence[float] | Numbers) -> None:
-        import numpy as np  # noqa: PLC0415 - a static answer needs none
-
         self.values = np.sort(np.asarray(values, float))
 
     @property
@@ -85,8 +72,6 @@ class Sample:
 
     def upto(self, value: float) -> int:
         """Number of values that are at most as large."""
-        import numpy as np  # noqa: PLC0415 - as above
-
         return int(np.searchsorted(self.values, value, "right"))
 
     def quantile(self, share: float) -> float:
@@ -135,8 +120,6 @@ class Played:
     @classmethod
     def of(cls, clients: Clients, rules: Rules, state: State, warmup: int) -> Played:
         """Read the state of a load that has been played; the first `warmup` requests count in no statistic."""
-        import numpy as np  # noqa: PLC0415 - as above
-
         times = ("sent", "queued", "begun", "first", "end", "under_way", "place_wait", "delayed")
         read = {name: np.asarray(getattr(state, name), float) for name in times}
         refused = np.asarray(state.refused, bool)
@@ -179,8 +162,6 @@ class Played:
     @cached_property
     def first_parts(self) -> FirstParts:
         """Means over the requests that count."""
-        import numpy as np  # noqa: PLC0415 - as above
-
         which = self.counted
         waited = (self.begun - self.queued)[which]
         under_way = np.minimum(self.under_way[which], waited)
@@ -201,8 +182,6 @@ class Played:
         As shares of the time from its first token to its last, in order; spans that touch, or nearly, are one. Of a
         request that ended while others still came, if there is one.
         """
-        import numpy as np  # noqa: PLC0415 - as above
-
         several = self.counted & (self.osl > 1)
         if not several.any():
             return []
@@ -243,8 +222,6 @@ class Played:
 
     def pieces(self, values: Numbers, which: Numbers) -> list[Sample]:
         """The values of the requests `which`, by the order in which these ended, in pieces of equal number."""
-        import numpy as np  # noqa: PLC0415 - as above
-
         if not len(values):
             return []
         order = np.argsort(self.end[which], kind="stable")
@@ -252,8 +229,6 @@ class Played:
 
     def good(self, ttft: float | None, tpot: float | None) -> int:
         """Requests that count and meet both objectives [s]; one that has no second token has no wait for it."""
-        import numpy as np  # noqa: PLC0415 - as above
-
         each = (self.end - self.first)[self.counted] / np.maximum(self.osl[self.counted] - 1, 1)
         met = np.ones(len(each), bool)
         if ttft is not None:
@@ -265,8 +240,6 @@ class Played:
     @cached_property
     def growth(self) -> tuple[bool, bool]:
         """Growth of the requests in the system, and of those without a first token."""
-        import numpy as np  # noqa: PLC0415 - as above
-
         last = float(self.sent[self.sent < math.inf].max()) if len(self.sent) else 0.0
         pieces = min(len(self.sent) // _COMING, 2 * _PIECES)
         if last <= 0.0 or pieces < _FEWEST:
@@ -283,7 +256,6 @@ _SUMS = ("steps_made", "decode_steps", "busy", "sequence_time", "block_time", "t
 
 def _area(marks: Numbers, begins: Numbers, ends: Numbers) -> Numbers:
     """∫ of those that have begun and not ended, up to each mark; both sorted."""
-    import numpy as np  # noqa: PLC0415 - as above
 
     def since(times: Numbers) -> Numbers:
         count = np.searchsorted(times, marks, "right")
@@ -300,8 +272,6 @@ def grows(times: Numbers, areas: Sequence[Numbers], arrived: float) -> tuple[boo
     number grows where its slope in time, by least squares, is above four standard errors of its residuals, and adds
     more than one in a hundred of those who come.
     """
-    import numpy as np  # noqa: PLC0415 - as above
-
     at = (times[1:] + times[:-1]) / 2.0
     at -= at.mean()
     numbers = np.diff(np.array(areas)) / np.diff(times)
@@ -313,13 +283,29 @@ def grows(times: Numbers, areas: Sequence[Numbers], arrived: float) -> tuple[boo
     return bool(present), bool(waiting)
 
 
-def standard_error(values: Sequence[float]) -> float | None:
-    """Standard error of the mean; None for fewer than two values.
+class _Summary(Protocol):
+    """Durations of which the mean and quantiles can be told [s]."""
 
-    >>> standard_error([1.0, 3.0])
+    @property
+    def mean(self) -> float: ...
+    def quantile(self, share: float, /) -> float: ...
+
+
+def marks(sample: _Summary) -> dict[str, float]:
+    """Mean and percentiles [ms]."""
+    return {"mean": 1e3 * sample.mean} | {name: 1e3 * sample.quantile(share) for name, share in PERCENTILES.items()}
+
+
+def standard_errors(pieces: Sequence[_Summary]) -> dict[str, float]:
+    """Standard errors of mean and percentiles from those of pieces of a run [ms]; empty for fewer than two.
+
+    >>> standard_errors([Sample([0.001]), Sample([0.003])])["mean"]
     1.0
     """
-    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+    found = [marks(piece) for piece in pieces]
+    if len(found) < 2:
+        return {}
+    return {name: stdev([each[name] for each in found]) / math.sqrt(len(found)) for name in found[0]}
 
 
 def play(  # noqa: PLR0913 - a load, and who reads what is written down

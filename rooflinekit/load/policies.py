@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from rooflinekit.load.arrays import LEAST_LOADED, RANDOM, ROUND_ROBIN, SHARED, Rules
+from rooflinekit.load.arrays import Rules
+from rooflinekit.load.loop import LEAST_LOADED, RANDOM, ROUND_ROBIN, SHARED
 from rooflinekit.model.types.errors import WorkloadError
 
 
@@ -51,17 +51,14 @@ def policy_name(policy: Policy) -> str:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of the scheduler of one replica.
+    """Limits of the scheduler of one replica; those that the loop reads under the same name stand in `Rules`.
 
-    engines: attention replicas that step together. token_budget: tokens of one step of one of them. max_num_seqs:
-    sequences that run at once, in all. overlap: steps made up before the one under way has ended. queue_limit:
-    waiting requests beyond which new ones are rejected. by_class: the queue is ordered by priority class, else by
-    arrival. reserves: a request is admitted where its whole answer has room. swap: a preempted request goes to host
-    memory, else it is computed again. longest_run: decode steps that are taken together when nothing can happen
-    between them (the result is the same for any). receive_interval: decode steps from one look at the queue to the
-    next (SGLang's --scheduler-recv-interval). batch_wait: decode steps for which prompts are held back, so that several
-    are computed together, unless they fill a step (TensorRT-LLM's batch_wait_timeout_iters). prefix_caching: a prompt
-    that was sent before is found in the cache. imports: prompts come computed, from prefill replicas.
+    token_budget: tokens of one step of one attention replica. max_num_seqs: sequences that run at once, in all.
+    queue_limit: waiting requests beyond which new ones are rejected. by_class: the queue is ordered by priority class,
+    else by arrival. reserves: a request is admitted where its whole answer has room. swap: a preempted request goes to
+    host memory, else it is computed again. longest_run: decode steps that are taken together when nothing can happen
+    between them (the result is the same for any). receive_interval, batch_wait: SGLang's --scheduler-recv-interval and
+    TensorRT-LLM's batch_wait_timeout_iters. prefix_caching: a prompt that was sent before is found in the cache.
     """
 
     policy: Policy = POLICIES["chunked"]
@@ -97,31 +94,17 @@ def rules_of(limits: Limits, blocks: int, block: int, **more: Any) -> Rules:
     >>> rules_of(Limits(token_budget=2048), blocks=1000, block=16).budget
     2048
     """
-    policy = limits.policy
-    usual: dict[str, Any] = {
-        "width": 1, "drafted": 0, "acceptance": [], "replicas": 1, "lanes": 1, "router": ROUTERS["round-robin"],
-        "front_ends": 1, "stream": 0.0, "tokeniser": 0.0, "hop": 0.0, "encoder_parts": [], "encoder_send": 0.0,
-        "horizon": math.inf,
-    }  # fmt: skip
+    alike = ("by_class", "reserves", "imports", "engines", "overlap", "receive_interval", "batch_wait")
     return Rules(
-        mixes=policy.mixes,
-        chunks=policy.chunks,
-        joins=policy.joins,
-        pads=policy.pads,
-        by_class=limits.by_class,
-        reserves=limits.reserves,
-        imports=limits.imports,
+        **asdict(limits.policy),
+        **{name: getattr(limits, name) for name in alike},
         budget=limits.token_budget,
         most=limits.max_num_seqs,
-        engines=limits.engines,
-        overlap=limits.overlap,
         longest=limits.max_model_len or 0,
         queue_limit=-1 if limits.queue_limit is None else limits.queue_limit,
-        receive_interval=limits.receive_interval,
-        batch_wait=limits.batch_wait,
         blocks=blocks,
         block=block,
-        **usual | more,
+        **more,
     )
 
 

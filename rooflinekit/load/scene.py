@@ -21,8 +21,10 @@ from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DoesNotFitError
+from rooflinekit.model.types.late import np
 from rooflinekit.model.types.speculation import expected_tokens
 from rooflinekit.model.types.workload import Workload
+from rooflinekit.specs.engines import caches_prefixes
 
 _LONGEST = 1 << 20  # tokens up to which step times are tabulated; beyond, the last slope goes on
 _SHORTEST = 1 << 12  # tokens up to which step times are tabulated at least
@@ -271,6 +273,9 @@ def limits_of(predictor: Predictor, chosen: Scheduler, longest: float) -> Limits
     """Limits of a replica's scheduler where requests are up to `longest` tokens long."""
     plan = predictor.plan
     settings, dp = plan.deployment.settings, plan.deployment.dp
+    caching = settings.prefix_caching == "on"
+    if settings.prefix_caching is None:
+        caching = caches_prefixes(plan.deployment.engine, plan.deployment.engine_version)
     budget = chosen.token_budget or settings.token_budget or int(plan.token_budget)
     sequences = chosen.max_num_seqs or settings.max_num_seqs or int(predictor.memory.rows)
     return Limits(
@@ -282,19 +287,12 @@ def limits_of(predictor: Predictor, chosen: Scheduler, longest: float) -> Limits
         by_class=chosen.by_class,
         receive_interval=settings.scheduler_recv_interval,
         batch_wait=settings.batch_wait,
-        prefix_caching=settings.prefix_caching == "on" if settings.prefix_caching else _keeps_prompts(plan),
+        prefix_caching=caching,
         engines=dp,
         overlap=int(plan.costs.overlap),
         reserves=plan.engine.memory.reserves,
         imports=chosen.imports,
     )
-
-
-def _keeps_prompts(plan: Plan) -> bool:
-    """True if the engine finds prompts in its cache unless told."""
-    from rooflinekit.specs.engines import caches_prefixes  # noqa: PLC0415 - few loads have prompts that come again
-
-    return caches_prefixes(plan.deployment.engine, plan.deployment.engine_version)
 
 
 def steps_of(predictor: Predictor, limits: Limits, longest: int, width: int = 1, lanes: int = 1) -> StepTable:
@@ -317,8 +315,6 @@ def drafting_of(predictor: Predictor, chosen: Scheduler, most: int, isl: float, 
         return Drafting(k, k, (chosen.acceptance,) * k, (k * chosen.draft_ms / 1e3,) * (most + 1))
     if not isinstance(predictor, SpeculativePredictor):
         return Drafting()
-    import numpy as np  # noqa: PLC0415 - a load without a draft needs none here
-
     choice = predictor.draft.choice
     each = predictor.draft_time(Workload(np.arange(1.0, most + 1.0), isl, osl), isl + osl / 2.0)
     seconds = np.broadcast_to(np.asarray(each, float), most).tolist()

@@ -20,13 +20,12 @@ def functions() -> dict[str, ast.FunctionDef]:
 
 @cache
 def constants() -> dict[str, Number]:
-    """The numbers with names that the loop takes from `rooflinekit.load.arrays`.
+    """The numbers with names that the loop and its arrays have.
 
     >>> constants()["NOBODY"]
     -1
     """
-    known = {name: value for name, value in vars(arrays).items() if isinstance(value, (int, float))}
-    return {name: value for name, value in known.items() if name.isupper() and vars(loop).get(name) is value}
+    return {name: value for name, value in vars(loop).items() if name.isupper() and isinstance(value, (int, float))}
 
 
 @cache

@@ -36,6 +36,7 @@ from rooflinekit.model.timing.overlap import UNDIVIDED
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.model.types.kernel import ExchangeShape, Kernel
+from rooflinekit.model.types.late import np
 from rooflinekit.model.vision import OfImages
 
 if TYPE_CHECKING:
@@ -243,52 +244,18 @@ class StepTable:
     def _arrays(self) -> Table:
         pooled, exchanged, keyed = (each or _NO_TIMES for each in (self.pooled, self.exchanged, self.keyed))
         saved = self.several or _NO_SAVINGS
-        return Table(
-            dense=self.shared.dense,
-            counts=self.shared.counts,
-            times=self.shared.times,
-            pooled_dense=pooled.dense,
-            pooled_counts=pooled.counts,
-            pooled_times=pooled.times,
-            sampled=self.sampled,
-            sequences=self.sequences,
-            grid=self.grid,
-            cells=self.cells,
-            decode=self.decode,
-            prefill=self.prefill,
-            launch=self.launch,
-            width=self.width,
-            replicas=self.replicas,
-            floor=list(self.floor),
-            graph_floor=list(self.graph_floor),
-            graph_tokens=self.graph_tokens,
-            sequence_floor=self.sequence_floor,
-            graphs=self.graphs,
-            encoded=self.encoded,
-            encoded_floor=self.encoded_floor,
-            budget=self.budget,
-            alone=self.alone,
-            alone_floor=self.alone_floor,
-            exchanged_dense=exchanged.dense,
-            exchanged_counts=exchanged.counts,
-            exchanged_times=exchanged.times,
-            halved=bool(self.halves),
-            undivided_alone=self.undivided[0],
-            undivided=self.undivided[1],
-            summed=self.summed,
-            keyed_dense=keyed.dense,
-            keyed_counts=keyed.counts,
-            keyed_times=keyed.times,
-            seen=self.seen,
-            unsampled=self.unsampled,
-            ranks=self.ranks,
-            parts=self.parts,
-            saved_counts=saved.counts,
-            saved_grid=saved.grid,
-            saved_cells=saved.cells,
-            saved_times=saved.times,
-            drafting=[],
-        )
+        alike = {name: getattr(self, name) for name in Table._fields if name in self.__dataclass_fields__}
+        return Table(**alike | {
+            "dense": self.shared.dense, "counts": self.shared.counts, "times": self.shared.times,
+            "pooled_dense": pooled.dense, "pooled_counts": pooled.counts, "pooled_times": pooled.times,
+            "floor": list(self.floor), "graph_floor": list(self.graph_floor),
+            "exchanged_dense": exchanged.dense, "exchanged_counts": exchanged.counts,
+            "exchanged_times": exchanged.times, "halved": bool(self.halves),
+            "undivided_alone": self.undivided[0], "undivided": self.undivided[1],
+            "keyed_dense": keyed.dense, "keyed_counts": keyed.counts, "keyed_times": keyed.times,
+            "saved_counts": saved.counts, "saved_grid": saved.grid, "saved_cells": saved.cells,
+            "saved_times": saved.times, "drafting": [],
+        })  # fmt: skip
 
 
 def build_table(plan: Plan, max_batch: int, max_context: int, width: int = 1, budget: int = 0) -> StepTable:
@@ -535,8 +502,6 @@ class _Halves(_Parts):
 
     def least(self, decoding: Batch) -> Array:
         """Least time of steps of decodes alone [s]: that of the exchanges too."""
-        import numpy as np  # noqa: PLC0415 - as below
-
         _, moving, _ = self._spent(self.whole, decoding)
         _, _, each = self.floor()
         moved = self._host(0.0) + each * decoding.sequences + self.times * moving
@@ -576,15 +541,11 @@ def _by_tokens(times: Callable[[list[float]], list[float]], most: int) -> TimesB
 
 
 def _array(values: list[Any]) -> Array:
-    import numpy as np  # noqa: PLC0415 - tables are arrays until they are read
-
     return np.array(values)
 
 
 def _shaped(time: Numeric, batch: Batch) -> Array:
     """Time as an array of the batch's shape, also where no kernel is left."""
-    import numpy as np  # noqa: PLC0415 - as above
-
     shape = np.broadcast_shapes(*(np.shape(n) for phase in batch.phases for n in (phase.count, phase.new, phase.past)))
     return np.broadcast_to(np.asarray(time, float), shape)
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from rooflinekit.load.arrays import MODULUS, MULTIPLIER, first_draw
+from rooflinekit.load.loop import MODULUS, MULTIPLIER, first_draw
 from rooflinekit.simulation.kv_blocks import BlockPool
 from rooflinekit.simulation.requests import Job
 
 
 class Lockstep:
     """Sequences that all get one token a step."""
+
+    draft_s = 0.0  #: time of drafting in a step [s]
 
     def __init__(self, pool: BlockPool) -> None:
         self.pool = pool
@@ -95,9 +97,9 @@ class Speculative(Lockstep):
     accept alike. Each request draws from its own numbers, so that what it accepts does not depend on who is beside it.
     """
 
-    def __init__(self, pool: BlockPool, drafted: int, acceptance: float, seed: int) -> None:
+    def __init__(self, pool: BlockPool, drafted: int, acceptance: float, seed: int, draft_s: float = 0.0) -> None:
         super().__init__(pool)
-        self.drafted, self.acceptance, self.seed = drafted, acceptance, seed
+        self.drafted, self.acceptance, self.seed, self.draft_s = drafted, acceptance, seed, draft_s
         self.members: dict[Job, None] = {}
 
     def join(self, job: Job) -> None:

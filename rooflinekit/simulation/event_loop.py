@@ -18,8 +18,8 @@ from itertools import count, cycle
 from random import Random
 from typing import Any
 
-from rooflinekit.load.arrays import LEAST_LEFT
 from rooflinekit.load.arrivals import Arrival
+from rooflinekit.load.loop import LEAST_LEFT
 from rooflinekit.load.scene import FrontEnd
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.simulation.ledger import Ledger
@@ -57,48 +57,35 @@ Route = Callable[[Job], "ObjectReplica | None"]
 """Chooses a replica; None leaves the request in a queue in front of all."""
 
 
-def _round_robin(replicas: Sequence[ObjectReplica]) -> Route:
-    turn = cycle(replicas)
-    return lambda job: next(turn)
+def router_of(name: str, replicas: Sequence[ObjectReplica]) -> Route:
+    """A router by its name.
 
+    round-robin: in turn. random: drawn from a fixed seed, as by a balancer without memory. least-loaded: the fewest
+    requests. prefix-affinity: the longest cached prefix among replicas that are not much busier than the least loaded.
+    shared: one queue in front of all, from which a replica takes a request when it has a place.
+    """
 
-def _random(replicas: Sequence[ObjectReplica]) -> Route:
-    draw = Random(0)
-    return lambda job: draw.choice(replicas)
+    def least_loaded(job: Job) -> ObjectReplica:
+        return min(replicas, key=lambda replica: replica.load)
 
+    def with_a_place(job: Job) -> ObjectReplica | None:
+        free = [replica for replica in replicas if replica.load < replica.limits.max_num_seqs]
+        return min(free, key=lambda replica: replica.load, default=None)
 
-def _least_loaded(replicas: Sequence[ObjectReplica]) -> Route:
-    return lambda job: min(replicas, key=lambda replica: replica.load)
-
-
-def _prefix_affinity(replicas: Sequence[ObjectReplica]) -> Route:
-    def route(job: Job) -> ObjectReplica:
-        most = min(replica.load for replica in replicas) + IMBALANCE
+    def prefix_affinity(job: Job) -> ObjectReplica:
+        most = least_loaded(job).load + IMBALANCE
         near = [replica for replica in replicas if replica.load <= most]
         return max(near, key=lambda replica: (replica.pool.match(job), -replica.load))
 
-    return route
-
-
-def _shared(replicas: Sequence[ObjectReplica]) -> Route:
-    def route(job: Job) -> ObjectReplica | None:
-        free = [replica for replica in replicas if replica.load < replica.limits.max_num_seqs]
-        return min(free, key=lambda replica: replica.load) if free else None
-
-    return route
-
-
-ROUTERS: dict[str, Callable[[Sequence[ObjectReplica]], Route]] = {
-    "round-robin": _round_robin,
-    "random": _random,
-    "least-loaded": _least_loaded,
-    "prefix-affinity": _prefix_affinity,
-    "shared": _shared,
-}
-"""round-robin: in turn. random: drawn from a fixed seed, as by a balancer without memory. least-loaded: the fewest
-requests. prefix-affinity: the longest cached prefix among replicas
-that are not much busier than the least loaded. shared: one queue in front of all, from which a replica takes a request
-when it has a place."""
+    turn, draw = cycle(replicas), Random(0)
+    routes: dict[str, Route] = {
+        "round-robin": lambda job: next(turn),
+        "random": lambda job: draw.choice(replicas),
+        "least-loaded": least_loaded,
+        "prefix-affinity": prefix_affinity,
+        "shared": with_a_place,
+    }
+    return routes[name]
 
 
 Watch = Callable[[int, ObjectReplica, float], None]
@@ -126,8 +113,8 @@ class ReplicaFleet:
         self.replicas, self.prefills, self.link = replicas, prefills or [], link or Link()
         self.front_end = front_end or FrontEnd()
         self.all = [*self.prefills, *replicas]
-        self.route: Route = ROUTERS[router](self.prefills or replicas)
-        self.hand_over: Route = ROUTERS["least-loaded"](replicas)
+        self.route: Route = router_of(router, self.prefills or replicas)
+        self.hand_over: Route = router_of("least-loaded", replicas)
         for replica in self.prefills:
             replica.staging = self.link.staging
 
@@ -140,10 +127,6 @@ class ReplicaFleet:
             return why
         after = [other.refusal(job) for other in self.replicas]
         return after[0] if all(after) else ""
-
-    def resize(self, count: int) -> None:
-        """Send new requests to the first so many replicas alone; the others end what they have."""
-        self.replicas[:] = self.all[len(self.prefills) : len(self.prefills) + count]
 
     def full(self, waiting: int) -> bool:
         """True if the queue in front of all replicas takes no more: it is as long as that of one replica may be."""
@@ -188,24 +171,17 @@ class Simulation:
         """Run until nothing is left, the horizon, or an interrupt; what is left then is cut, and counted as such."""
         try:
             with asking_to_stop(self.stop):
-                self._loop()
+                for arrival, measured in self.source.start():
+                    self.expect(arrival, measured)
+                self.advance(self.horizon)
                 self._halt()
         except KeyboardInterrupt:
             self.interrupted = True
         self._cut_rest()
 
-    def resize_at(self, time: float, count: int) -> None:
-        """From a time on, let so many replicas take new requests; not behind a router that goes by turns."""
-        self._push(time, self.fleet.resize, count)
-
     def stop(self) -> None:
         """End the run before its next event."""
         self.interrupted = True
-
-    def _loop(self) -> None:
-        for arrival, measured in self.source.start():
-            self.expect(arrival, measured)
-        self.advance(self.horizon)
 
     def advance(self, horizon: float) -> None:
         """Play all that happens up to a time; requests that are expected later may be told before the next call."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rooflinekit.model.types.late import np
 from rooflinekit.simulation.requests import Job
 
 if TYPE_CHECKING:
@@ -155,8 +156,6 @@ class Sketch:
         self._values, self._counts = [], []
 
     def _sort_many(self) -> None:
-        import numpy as np  # noqa: PLC0415 - only where there is much to sort
-
         values, counts = np.array(self._values), np.array(self._counts)
         keys = np.floor(np.log(np.maximum(values, _LEAST)) * _SCALE).astype(int)
         first = int(keys.min())
@@ -190,8 +189,8 @@ class Ledger:
         self.arrived = self.finished = self.rejected = self.cut = self.good = 0
         self.refusals: Counter[str] = Counter()  #: rejected requests by reason
         self.preempted = self.measured = 0
-        self.prompt_tokens = self.output_tokens = self.measured_tokens = 0  #: of requests that have ended
-        self.present, self.area, self.sojourn = 0, 0.0, 0.0  #: for Little's law: ∫N dt against the sum of stays
+        self.measured_tokens = 0  #: of the outputs of those that count
+        self.present, self.area = 0, 0.0  #: requests in the system, and the integral over time
         self.waiting, self.waited = 0, 0.0  #: those without a first token yet, and the integral over time
         self.clock = self.last_end = 0.0
         self.measured_from = float("inf")
@@ -219,7 +218,7 @@ class Ledger:
         for name in _SUMS:
             setattr(whole, name, sum(getattr(part, name) for part in parts))
         whole.refusals = sum((part.refusals for part in parts), Counter())
-        whole.clock, whole.last_end = max(part.clock for part in parts), max(part.last_end for part in parts)
+        whole.last_end = max(part.last_end for part in parts)
         whole.measured_from = min(part.measured_from for part in parts)
         return whole
 
@@ -245,10 +244,8 @@ class Ledger:
         self._pass(now)
         self.present -= 1
         self.waiting -= job.first < 0.0
-        self.sojourn += now - job.arrived
         if self.keep:
             self.keep(job, now, how)
-        self.output_tokens += job.samples * job.made
         if how == "finished":
             self._finish(job, now)
         elif how == "rejected":
@@ -259,7 +256,6 @@ class Ledger:
     def _finish(self, job: Job, now: float) -> None:
         self.finished += 1
         self.last_end = now
-        self.prompt_tokens += job.isl
         if not job.measured:
             return
         tpot = (now - job.first) / (job.osl - 1) if job.osl > 1 else 0.0
@@ -278,6 +274,5 @@ class Ledger:
 
 
 _SKETCHES = ("ttft", "tpot", "itl", "e2el", "queued")
-_SUMS = ("arrived", "finished", "rejected", "cut", "good", "preempted", "measured", "prompt_tokens", "output_tokens",
-         "measured_tokens", "present", "area", "sojourn", "waiting", "waited")  # fmt: skip
-_TIMES = ("clock", "last_end", "measured_from")
+_SUMS = ("arrived", "finished", "rejected", "cut", "good", "preempted", "measured", "measured_tokens")
+_TIMES = ("last_end", "measured_from")

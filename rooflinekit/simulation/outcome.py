@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, field, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, field, fields, replace
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from rooflinekit.estimation.results import DoubtResult
-from rooflinekit.load.played import PERCENTILES, Sample, standard_error
+from rooflinekit.load.played import Sample, marks, standard_errors
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.serving.energy import token_energy
 from rooflinekit.model.serving.flight import InFlight
 from rooflinekit.model.types.answer import DeploymentAnswer, plain_fields
 from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.late import np
 from rooflinekit.simulation.event_loop import Simulation
 from rooflinekit.simulation.kv_blocks import BlockPool
 from rooflinekit.simulation.ledger import RESOLUTION, Ledger, RequestObjective, Sketch
-from rooflinekit.simulation.replica import ObjectReplica
+from rooflinekit.simulation.replica import ReplicaWork
 from rooflinekit.simulation.watch import Batches
 
 if TYPE_CHECKING:
@@ -49,14 +50,8 @@ class Spread:
         """Read a sketch of seconds, and those of pieces of the run."""
         if not sketch.count:
             return cls(None, None, None, None, None, None, 0)
-        read: dict[str, Callable[[Sketch | Sample], float]] = {"mean": lambda each: 1e3 * each.mean}
-        for name, share in PERCENTILES.items():
-            read[name] = lambda each, share=share: 1e3 * each.quantile(share)  # type: ignore[misc]
-        counted = [each for each in pieces if each.count]
-        found = {name: standard_error([value(each) for each in counted]) for name, value in read.items()}
-        errors = {name: error for name, error in found.items() if error is not None}
-        marks = {name: value(sketch) for name, value in read.items()}
-        return cls(**marks, max=sketch.largest * 1e3, n=sketch.count, errors=errors)
+        errors = standard_errors([each for each in pieces if each.count])
+        return cls(**marks(sketch), max=sketch.largest * 1e3, n=sketch.count, errors=errors)
 
 
 _BINS = 8  # of a histogram, up to the 99th percentile
@@ -123,33 +118,29 @@ class ReplicaUse:
     replicas: int = 1  #: of which these are the means
 
     @classmethod
-    def of(cls, replica: ObjectReplica, simulation: Simulation) -> ReplicaUse:
-        """Read the books of a replica after a run."""
-        work, pool, elapsed = replica.work, replica.pool, simulation.now or math.inf
-        role = "serve" if not simulation.fleet.prefills else "prefill" if replica.exports else "decode"
+    def of(  # noqa: PLR0913, PLR0917 - what one replica did, and out of what
+        cls, role: str, work: ReplicaWork, blocks: int, seconds: float, hits: float | None, tiers: dict[str, float]
+    ) -> ReplicaUse:
+        """Use of a replica with so many blocks, from its work in a run of so many seconds."""
         return cls(
             role=role,
             steps=work.steps,
             decode_steps=work.decode_steps,
-            utilisation=work.busy / elapsed,
+            utilisation=work.busy / (seconds or math.inf),
             mean_batch=work.sequences / work.busy if work.busy else 0.0,
-            kv_use=work.blocks / pool.total / elapsed,
-            prefix_hit_rate=pool.found / pool.asked if pool.asked else None,
-            tiers=_from_tiers(pool, simulation),
+            kv_use=work.blocks / blocks / (seconds or math.inf),
+            prefix_hit_rate=hits,
+            tiers=tiers,
             prompt_tokens=work.computed,
-            decode_tokens=replica.decoding.tokens,
+            decode_tokens=work.made,
         )
 
     @classmethod
-    def encoders(cls, simulation: Simulation) -> tuple[ReplicaUse, ...]:
-        """Use of the accelerators that encode images, all in one."""
-        station, elapsed = simulation.fleet.front_end.encoders, simulation.now or math.inf
-        if station is None:
-            return ()
-        busy = min(station.busy / station.gpus / elapsed, 1.0)  # of a run that was cut, some is still to come
-        tiers = dict.fromkeys(_from_tiers(simulation.fleet.all[0].pool, simulation), 0.0)
-        steps = round(station.encoded / station.gpus)
-        return (cls("encode", steps, 0, busy, float(steps > 0), 0.0, None, tiers, 0, 0, station.gpus),)
+    def encoders(cls, gpus: int, busy: float, parts: int, seconds: float, tiers: Iterable[str] = ()) -> ReplicaUse:
+        """Use of the accelerators that encode images, all in one: seconds with an image, and parts of requests."""
+        share = min(busy / gpus / (seconds or math.inf), 1.0)  # of a run that was cut, some is still to come
+        steps = round(parts / gpus)
+        return cls("encode", steps, 0, share, float(steps > 0), 0.0, None, dict.fromkeys(tiers, 0.0), 0, 0, gpus)
 
     @classmethod
     def means(cls, uses: Iterable[ReplicaUse]) -> tuple[ReplicaUse, ...]:
@@ -220,23 +211,46 @@ class Books:
         return not 0 < self.runs <= 2 * self.unsettled
 
     @classmethod
-    def of(cls, run: Simulation, gpus: int, batches: Batches, joules: float | None) -> Books:
-        """The books of a finished run on so many accelerators."""
+    def of(
+        cls, predictors: Sequence[Predictor], works: Sequence[ReplicaWork], ledger: Ledger, seconds: float,
+        growth: tuple[bool, bool], **more: Any,
+    ) -> Books:  # fmt: skip
+        """Books of a run of so many seconds, with predictor and work of each replica; `more` are the other fields.
+
+        growth: of the requests in the system, and of those without a first token. Where no more wait, the engine begins
+        what comes: its batch still fills, and it has not shown its limit.
+        """
+        gpus = sum(predictor.plan.deployment.gpus for predictor in predictors)
         return cls(
-            ledger=run.ledger,
-            uses=(*(ReplicaUse.of(replica, run) for replica in run.fleet.all), *ReplicaUse.encoders(run)),
-            pieces=batches.full,
-            duration=run.now,
-            joules=joules,
+            ledger=ledger,
+            duration=seconds,
+            joules=energy_of(predictors, works, ledger.finished, seconds),
             gpus=gpus,
-            gpu_seconds=gpus * run.now,
-            steps=sum(replica.work.steps for replica in run.fleet.all),
-            decoded=sum(replica.decoding.tokens for replica in run.fleet.all),
-            swapped=sum(replica.work.swapped for replica in run.fleet.all),
-            diverging=int(batches.diverges()),
-            unsettled=int(not batches.settles()),
-            interrupted=run.interrupted,
+            gpu_seconds=gpus * seconds,
+            steps=sum(work.steps for work in works),
+            decoded=sum(work.made for work in works),
+            swapped=sum(work.swapped for work in works),
+            diverging=int(all(growth)),
+            unsettled=int(growth[0]),
+            **more,
         )
+
+    @classmethod
+    def of_run(cls, run: Simulation, predictors: Sequence[Predictor], batches: Batches) -> Books:
+        """Books of a finished run of the object simulator."""
+        fleet, uses = run.fleet, list[ReplicaUse]()
+        works = [replace(each.work, made=each.decoding.tokens) for each in fleet.all]
+        for replica, work in zip(fleet.all, works, strict=True):
+            role = "serve" if not fleet.prefills else "prefill" if replica.exports else "decode"
+            pool = replica.pool
+            hits = pool.found / pool.asked if pool.asked else None
+            uses.append(ReplicaUse.of(role, work, pool.total, run.now, hits, _from_tiers(pool, run)))
+        if station := fleet.front_end.encoders:
+            uses.append(ReplicaUse.encoders(station.gpus, station.busy, station.encoded, run.now, uses[0].tiers))
+        return cls.of(
+            predictors, works, run.ledger, run.now, batches.growth, uses=tuple(uses), pieces=batches.full,
+            interrupted=run.interrupted,
+        )  # fmt: skip
 
     @classmethod
     def joined(cls, parts: Sequence[Books], interrupted: bool = False) -> Books:
@@ -340,16 +354,15 @@ class Outcome(DeploymentAnswer):
         return pd.DataFrame(self.timeline)
 
 
-def energy_of(predictors: Sequence[Predictor], works: Sequence[Works], finished: int, now: float) -> float | None:
+def energy_of(predictors: Sequence[Predictor], works: Sequence[ReplicaWork], finished: int, now: float) -> float | None:
     """Energy of a run of so many seconds [J]; None where no power limit is known.
 
     `predictors` and `works` are those of the replicas. Each replica's prompts and tokens at its mean batch and the mean
     lengths of the run, and idle power while it waits.
     """
-    import numpy as np  # noqa: PLC0415 - a report of one deployment needs none
-
     finished = max(finished, 1)
-    computed, made, steps, worked = np.array(works, float).T
+    rows = [(work.computed, work.made, work.decode_steps, work.busy) for work in works]
+    computed, made, steps, worked = np.array(rows, float).T
     isl, osl = (max(float(each.sum()) / finished, 1.0) for each in (computed, made))
     joules = 0.0
     for predictor in {id(each): each for each in predictors}.values():  # replicas of one deployment at once
@@ -364,15 +377,6 @@ def energy_of(predictors: Sequence[Predictor], works: Sequence[Works], finished:
         spent = np.clip(spent, law.idle * busy, law.held * law.limit * busy)
         joules += float(np.sum(spent + law.idle * gpus * np.maximum(now - worked[own], 0.0)))
     return joules
-
-
-class Works(NamedTuple):
-    """Work of a replica: prompt tokens computed, tokens made, decode steps, and seconds with a step under way."""
-
-    computed: float
-    made: float
-    decode_steps: float
-    busy: float
 
 
 def summarise(books: Books, **more: Any) -> Outcome:

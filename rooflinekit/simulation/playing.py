@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.estimation.loaded import token_parts
 from rooflinekit.load.answer import LoadPlay
-from rooflinekit.load.arrays import DONE, GAPS, ROWS, Clients, Rules, State
+from rooflinekit.load.arrays import Clients, Rules, State
+from rooflinekit.load.loop import DONE, GAPS, ROWS
 from rooflinekit.load.played import Played, Sample, play
 from rooflinekit.load.scene import EncoderStation, Scene
+from rooflinekit.model.types.late import np
 from rooflinekit.simulation.event_loop import asking_to_stop
 from rooflinekit.simulation.ledger import RESOLUTION, Ledger, RequestObjective, Sketch
-from rooflinekit.simulation.outcome import ReplicaUse, Works
-from rooflinekit.simulation.replica import FULL
+from rooflinekit.simulation.outcome import ReplicaUse
+from rooflinekit.simulation.replica import FULL, ReplicaWork
 from rooflinekit.simulation.watch import Timeline
 
 if TYPE_CHECKING:
@@ -66,8 +68,6 @@ def play_scene(
 
 def _add_gaps(state: State, gaps: Sketch) -> None:
     """Add what is written down of gaps between tokens: single ones, and those within runs of decode steps."""
-    import numpy as np  # noqa: PLC0415 - as in `ledger`
-
     count, rows = state.counts[GAPS], state.counts[ROWS]
     gaps.add_many(np.array(state.gap[:count]), np.array(state.gap_count[:count]))  # type: ignore[index]
     first, slope, steps, decodes = (
@@ -110,12 +110,7 @@ def ledger_of(played: Played, gaps: Sketch, objective: RequestObjective) -> Ledg
     ledger.cut = ledger.arrived - ledger.finished - ledger.rejected
     ledger.good = played.good(objective.ttft, objective.tpot)
     ledger.preempted, ledger.measured = played.preempted, int(counted.sum())
-    ledger.prompt_tokens, ledger.output_tokens = int(played.isl[finished].sum()), int(played.osl[finished].sum())
     ledger.measured_tokens = int(played.osl[counted].sum())
-    ended = finished | played.refused
-    ledger.sojourn = float((played.end - played.sent)[ended].sum())
-    ledger.area, ledger.clock = ledger.sojourn, played.now
-    ledger.waited = float(((played.first - played.sent)[finished]).sum())
     ledger.last_end = float(played.end[finished].max()) if finished.any() else 0.0
     ledger.measured_from = float(played.sent[counted].min()) if counted.any() else math.inf
     ledger.refusals = _refusals(played)
@@ -136,37 +131,21 @@ def _refusals(played: Played) -> Counter[str]:
     return Counter({why: count for why, count in counts if count})
 
 
-def uses_of(played: Played, encoders: EncoderStation | None) -> tuple[ReplicaUse, ...]:
+def works_of(played: Played) -> list[ReplicaWork]:
+    """Work of each replica."""
+    kinds = {"steps_made": int, "decode_steps": int, "busy": float, "sequence_time": float, "block_time": float,
+             "prompt_tokens": int, "tokens_out": int}  # fmt: skip
+    columns = (played.replicas[name].astype(kind).tolist() for name, kind in kinds.items())
+    return [ReplicaWork(*row) for row in zip(*columns, strict=True)]
+
+
+def uses_of(played: Played, works: Iterable[ReplicaWork], encoders: EncoderStation | None) -> tuple[ReplicaUse, ...]:
     """Use of each replica over the run, and the accelerators that encode images."""
-    elapsed, did = played.now or math.inf, played.replicas
-    uses = [
-        ReplicaUse(
-            role="serve",
-            steps=int(did["steps_made"][r]),
-            decode_steps=int(did["decode_steps"][r]),
-            utilisation=float(did["busy"][r]) / elapsed,
-            mean_batch=float(did["sequence_time"][r] / did["busy"][r]) if did["busy"][r] else 0.0,
-            kv_use=float(did["block_time"][r]) / played.rules.blocks / elapsed,
-            prefix_hit_rate=None,
-            tiers={},
-            prompt_tokens=int(did["prompt_tokens"][r]),
-            decode_tokens=int(did["tokens_out"][r]),
-        )
-        for r in range(played.rules.replicas)
-    ]
+    uses = [ReplicaUse.of("serve", work, played.rules.blocks, played.now, None, {}) for work in works]
     if encoders:
-        busy = min(played.encoding / encoders.gpus / elapsed, 1.0)
         parts = len(encoders.parts) * len(played.sent)
-        steps = round(parts / encoders.gpus)
-        uses.append(ReplicaUse("encode", steps, 0, busy, float(steps > 0), 0.0, None, {}, 0, 0, encoders.gpus))
+        uses.append(ReplicaUse.encoders(encoders.gpus, played.encoding, parts, played.now))
     return tuple(uses)
-
-
-def works_of(played: Played) -> list[Works]:
-    """Work of each replica, as energy needs it."""
-    did = played.replicas
-    rows = zip(*(did[name].tolist() for name in ("prompt_tokens", "tokens_out", "decode_steps", "busy")), strict=True)
-    return [Works(*row) for row in rows]
 
 
 def parts_of(found: LoadPlay) -> tuple[dict[str, float], dict[str, float]] | None:
@@ -178,8 +157,6 @@ def parts_of(found: LoadPlay) -> tuple[dict[str, float], dict[str, float]] | Non
 
 def pieces_of(played: Played) -> Sequence[tuple[Any, ...]]:
     """Latencies by parts of the run, for standard errors."""
-    import numpy as np  # noqa: PLC0415 - as above
-
     counted = played.counted
     several: NDArray[Any] = counted & (played.osl > 1)
     firsts, wholes = (played.pieces(each, counted) for each in (played.ttft, played.e2e))

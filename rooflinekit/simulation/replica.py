@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from typing import TypeAlias
+from itertools import count
 
+from rooflinekit.load.loop import span, steps_begun
 from rooflinekit.load.policies import Limits
 from rooflinekit.load.table import Chunk, Clock
 from rooflinekit.simulation.decoding import Lockstep
@@ -18,27 +19,20 @@ from rooflinekit.simulation.ledger import Ledger
 from rooflinekit.simulation.requests import Job
 
 
-class FirstCome(deque[Job]):
-    """First come, first served; who was preempted comes before all."""
+class Queue:
+    """Requests that wait for a place: by class, then by arrival; or as they came, who lost his place before all."""
 
-    push, put_back, pop = deque.append, deque.appendleft, deque.popleft
-
-    def first(self) -> Job:
-        """Next job."""
-        return self[0]
-
-
-class ByClass:
-    """By priority class, the lowest number first; by arrival within a class."""
-
-    def __init__(self) -> None:
+    def __init__(self, by_class: bool) -> None:
+        self.by_class, self._turns = by_class, count(1)
         self._jobs: list[tuple[int, int, Job]] = []
 
     def push(self, job: Job) -> None:
         """A new one."""
-        heappush(self._jobs, (job.priority, job.number, job))
+        heappush(self._jobs, (job.priority, job.number, job) if self.by_class else (0, next(self._turns), job))
 
-    put_back = push
+    def put_back(self, job: Job) -> None:
+        """One that had its place."""
+        heappush(self._jobs, (job.priority, job.number, job) if self.by_class else (0, -next(self._turns), job))
 
     def first(self) -> Job:
         """Next job."""
@@ -50,18 +44,14 @@ class ByClass:
 
     def remove(self, job: Job) -> None:
         """One that is here leaves before its turn."""
-        self._jobs.remove((job.priority, job.number, job))
+        self._jobs = [each for each in self._jobs if each[2] is not job]
         heapify(self._jobs)
 
     def __contains__(self, job: Job) -> bool:
-        return (job.priority, job.number, job) in self._jobs
+        return any(each is job for _, _, each in self._jobs)
 
     def __len__(self) -> int:
         return len(self._jobs)
-
-
-Queue: TypeAlias = FirstCome | ByClass
-"""Requests that wait for their place, in the order in which they get it; `put_back` takes one that had its place."""
 
 
 FULL = "the queue was full"
@@ -86,6 +76,7 @@ class ReplicaWork:
     sequences: float = 0.0  #: ∫ running sequences dt [s]
     blocks: float = 0.0  #: ∫ used blocks dt [s]
     computed: int = 0  #: prompt tokens, those computed again after a preemption included
+    made: int = 0  #: output tokens but the first ones, where the run has ended
     first_tokens: int = 0
     swapped: int = 0  #: requests moved to host memory
 
@@ -93,27 +84,18 @@ class ReplicaWork:
 class ObjectReplica:
     """Steps of one engine. Between `begin` and `end` lies a step, or a run of decode steps in which nothing happens."""
 
-    __slots__ = (
-        "_firsts", "_fresh", "_ghost_keys", "_ghosts", "_landed", "_reserved", "_slope", "_stall", "_starts", "_time",
-        "_width", "admitted", "began", "clock", "decodes", "decoding", "exports", "fetches", "host", "last_pass",
-        "ledger", "limits", "loading", "loads", "partial", "passed", "places", "pool", "queue", "shares", "staged",
-        "staging", "steps", "until", "work",
-    )  # fmt: skip
-
     def __init__(
         self, limits: Limits, clock: Clock, decoding: Lockstep, ledger: Ledger, host: HostTier | None = None
     ) -> None:
         self.limits, self.clock, self.decoding, self.ledger = limits, clock, decoding, ledger
         self.pool: BlockPool = decoding.pool
         self.host, self.work = host or HostTier(), ReplicaWork()
-        self.queue: Queue = ByClass() if limits.by_class else FirstCome()
+        self.queue = Queue(limits.by_class)
         self.admitted: dict[Job, None] = {}  # who holds blocks here, in order of admission
         self.partial: list[Job] = []  # of them, prompts that are cut and not complete
         self.staged: dict[Job, tuple[int, tuple[int, ...]]] = {}  # prompts that wait for a decode replica to take them
         self.exports: Callable[[Job, float], None] | None = None  # takes finished prompts, on a prefill replica
-        self.fetches: Callable[[Job, ObjectReplica, float], None] | None = (
-            None  # copies a prompt's blocks to this replica
-        )
+        self.fetches: Callable[[Job, ObjectReplica, float], None] | None = None  # copies a prompt's blocks here
         self.loads: Callable[[Job, ObjectReplica, float], None] | None = None  # says when a prompt's blocks are here
         self.loading: dict[Job, None] = {}  # prompts whose cached blocks come from a tier
         self.staging = 1 << 30  #: most prompts that may be computed or staged here at once, on a prefill replica
@@ -222,11 +204,10 @@ class ObjectReplica:
         return True
 
     def _span(self, steps: int) -> float:
-        return steps * self._time + self._slope * (steps * (steps - 1) / 2)
+        return span(self._time, self._slope, steps)
 
     def _steps_until(self, now: float) -> int:
-        """Steps that have begun before `now`: the least n with n·t + slope·n(n − 1)/2 >= now − began."""
-        return 1 + bisect_left(range(1, self.steps), now - self.began, key=self._span)
+        return steps_begun(self._time, self._slope, self.steps, now - self.began)
 
     def begin(self, now: float) -> bool:
         """Form the next step; False if there is nothing to do."""
@@ -245,8 +226,10 @@ class ObjectReplica:
         steps = 1
         if chunks:
             time, slope = self.clock.step(padded, keys, chunks, self._firsts), 0.0
+            time += decoding.draft_s if padded else 0.0
         else:
             time, slope, most = self.clock.run(padded, keys)
+            time += decoding.draft_s
             if most > 1 and limits.longest_run > 1 and not (self._stall or short or self._made_up()):
                 steps = decoding.longest_run(min(most, limits.longest_run))
         if self._stall:
@@ -415,12 +398,12 @@ class ObjectReplica:
     def _load(self, job: Job, loads: Loads, now: float) -> None:
         """Copy blocks from their tiers, from all at once; the request waits for them, or the whole next step does."""
         ready = now
-        for tier, count in loads.items():
+        for tier, hashes in loads.items():
             if tier.waits or self.loads is None:
-                self._stall += tier.latency + count * tier.hash_s
-                tier.loaded += count
+                self._stall += tier.latency + hashes * tier.hash_s
+                tier.loaded += hashes
             else:
-                ready = max(ready, tier.load(now, count))
+                ready = max(ready, tier.load(now, hashes))
         if ready > now and self.loads is not None:
             self.loading[job] = None
             self.loads(job, self, ready)

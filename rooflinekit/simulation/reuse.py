@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rooflinekit.model.types.errors import WorkloadError
+from rooflinekit.model.types.late import np
 from rooflinekit.simulation.traces import Trace
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     Whole = NDArray[np.int64]
@@ -53,8 +53,6 @@ class Reuse:
 
     def share(self, tokens: float) -> float:
         """Share of the prompt tokens that a cache of so many tokens saves."""
-        import numpy as np  # noqa: PLC0415 - only a trace pays for it
-
         held = int(np.searchsorted(self.depths, tokens // self.block_tokens, "right"))
         return float(self.found[held - 1]) / self.tokens if held else 0.0
 
@@ -65,16 +63,12 @@ class Reuse:
         >>> reuse_of(trace).found_of(0.2)  # of 8, 4 and 8 tokens
         (0, 0, 4)
         """
-        import numpy as np  # noqa: PLC0415
-
         held = int(np.searchsorted(self.found, share * self.tokens * (1.0 + _ROUNDING), "right"))
         saved = np.bincount(self.request[:held], np.diff(self.found[:held], prepend=0), len(self.prompts))
         return tuple(saved.astype(int).tolist())
 
     def size(self, share: float) -> float:
         """Tokens of the smallest cache that saves this share of what one without end saves."""
-        import numpy as np  # noqa: PLC0415
-
         if not len(self.found):
             return 0.0
         at = int(np.searchsorted(self.found, share * float(self.found[-1])))
@@ -82,8 +76,6 @@ class Reuse:
 
     def ages_at(self, shares: Mapping[str, float]) -> dict[str, float]:
         """Seconds since the use before, at some shares of the blocks that come back; empty where none does."""
-        import numpy as np  # noqa: PLC0415
-
         return {name: float(np.quantile(self.ages, share)) for name, share in shares.items()} if len(self.ages) else {}
 
 
@@ -97,8 +89,6 @@ def reuse_of(trace: Trace, replicas: int = 1, router: str = "prefix-affinity") -
 
     router: prefix-affinity (a replica that has served its conversation before), or random.
     """
-    import numpy as np  # noqa: PLC0415
-
     if not trace.block_tokens or not len(trace.blocks):
         raise WorkloadError(f"{trace.name} has no block ids (hash_ids), so nobody can say which prompts share a prefix")
     nodes = _nodes(trace)
@@ -130,8 +120,6 @@ def reuse_of(trace: Trace, replicas: int = 1, router: str = "prefix-affinity") -
 
 def _nodes(trace: Trace) -> Whole:
     """A number for each block with all that stands before it."""
-    import numpy as np  # noqa: PLC0415
-
     tree: dict[tuple[int, int], int] = {}
     found, start = [], 0
     for end in trace.ends:
@@ -145,8 +133,6 @@ def _nodes(trace: Trace) -> Whole:
 
 def _before(nodes: Whole) -> Whole:
     """The place of the use before of each block; -1 for the first."""
-    import numpy as np  # noqa: PLC0415
-
     order = np.argsort(nodes, kind="stable")
     same = np.r_[False, nodes[order][1:] == nodes[order][:-1]]
     before = np.full(len(nodes), -1)
@@ -156,8 +142,6 @@ def _before(nodes: Whole) -> Whole:
 
 def _later(before: Whole) -> Whole:
     """For each use: how many earlier ones have their own use before after its."""
-    import numpy as np  # noqa: PLC0415
-
     count = len(before)
     order = np.argsort(-before, kind="stable")
     found = np.zeros(count, int)
@@ -184,8 +168,6 @@ def conversations(trace: Trace, nodes: Whole | None = None, request: Whole | Non
     >>> conversations(Trace("t", "mooncake", [0.0] * 5, [8] * 5, [1] * 5, (), ids, [2, 4, 6, 8, 10], 4))
     [0, 1, 0, 3, 4]
     """
-    import numpy as np  # noqa: PLC0415
-
     nodes = _nodes(trace) if nodes is None else nodes
     if request is None:
         request = np.repeat(np.arange(len(trace)), np.diff(trace.ends, prepend=0))

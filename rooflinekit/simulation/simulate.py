@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any, NamedTuple, Unpack
 
 from rooflinekit.estimation.doubts import load_doubts
-from rooflinekit.estimation.estimator import Resolved, image_inputs, read_deployment, resolve
+from rooflinekit.estimation.estimator import Resolved, bounds, ends, image_inputs, read_deployment, resolve
 from rooflinekit.estimation.loaded import version_notes
 from rooflinekit.estimation.notes import room_for_one
 from rooflinekit.estimation.options import keywords, number_of, options_of, part_of, read
@@ -53,7 +53,7 @@ from rooflinekit.simulation.decoding import Lockstep, Speculative
 from rooflinekit.simulation.event_loop import Link, ReplicaFleet, Simulation, Watch
 from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool
 from rooflinekit.simulation.ledger import Ledger, RequestObjective
-from rooflinekit.simulation.outcome import Books, Outcome, Works, energy_of, summarise
+from rooflinekit.simulation.outcome import Books, Outcome, summarise
 from rooflinekit.simulation.playing import ledger_of, parts_of, pieces_of, play_scene, samples_of, uses_of, works_of
 from rooflinekit.simulation.replica import HostTier, ObjectReplica
 from rooflinekit.simulation.requests import Job, Source
@@ -136,26 +136,14 @@ class _Seen(NamedTuple):
     ended: Callable[[int], None] | None = None
 
 
-def serve(  # noqa: PLR0913 - a deployment, what is sent, and who watches
-    resolved: Resolved,
-    load: Load,
-    setup: Setup | None = None,
-    watch: Watch | None = None,
-    prefill: Resolved | None = None,
-    *,
-    batches: Batches | None = None,
-    steps: Iterable[tuple[float, int]] = (),
-) -> Outcome:
+def serve(resolved: Resolved, load: Load, setup: Setup | None = None, prefill: Resolved | None = None) -> Outcome:
     """Serve a load on replicas of a deployment.
 
     Args:
         resolved: a deployment, as `rooflinekit.estimation.estimator.resolve` returns it.
         load: requests, and how long to go on.
         setup: scheduler, replicas, caches.
-        watch: sees every step, such as a `ChromeTrace`.
         prefill: the deployment of the prefill replicas, if it is another one; of the same model and cache format.
-        batches: what counts, and by which times; by default all of the run.
-        steps: times [s] from which so many replicas take new requests, as an autoscaler has them.
 
     Raises:
         InputError: (and its kinds) for settings that make no sense; DoesNotFitError if the cache holds no request.
@@ -169,7 +157,7 @@ def serve(  # noqa: PLR0913 - a deployment, what is sent, and who watches
     (64, 0)
     """
     timeline = Timeline()
-    books, more = _served(resolved, load, setup or Setup(), _Seen(timeline, watch), prefill or resolved, batches, steps)
+    books, more = _served(resolved, load, setup or Setup(), _Seen(timeline), prefill or resolved)
     return _answered(books, more, timeline)
 
 
@@ -183,8 +171,7 @@ def _answered(books: Books, more: dict[str, Any], timeline: Timeline) -> Outcome
 
 
 def _run(  # noqa: PLR0913, PLR0917 - as `serve`
-    resolved: Resolved, load: Load, setup: Setup, watch: Watch | None, prefill: Resolved, batches: Batches,
-    steps: Iterable[tuple[float, int]] = (),
+    resolved: Resolved, load: Load, setup: Setup, watch: Watch | None, prefill: Resolved, batches: Batches
 ) -> Simulation:  # fmt: skip
     ledger = Ledger(load.objective, load.keep)
     fleet = fleet_of(resolved.predictor, prefill.predictor, load, setup, ledger)
@@ -194,27 +181,24 @@ def _run(  # noqa: PLR0913, PLR0917 - as `serve`
         if isinstance(pool, PrefixPool):
             pool.seed(hashes)
     run = Simulation(fleet, source, ledger, load.duration, both(batches, watch))
-    for time, count in steps:
-        run.resize_at(time, count)
     run.run()
     batches.end()
     return run
 
 
-def _served(  # noqa: PLR0913, PLR0917 - as `serve`
-    resolved: Resolved, load: Load, setup: Setup, seen: _Seen, prefill: Resolved,
-    batches: Batches | None, steps: Iterable[tuple[float, int]] = (),
-) -> tuple[Books, dict[str, Any]]:  # fmt: skip
+def _served(
+    resolved: Resolved, load: Load, setup: Setup, seen: _Seen, prefill: Resolved
+) -> tuple[Books, dict[str, Any]]:
     """The books of a run, and the other fields of an `Outcome`."""
     timeline, watch, ended = seen
-    if watch is None and batches is None and prefill is resolved and not steps and _loop_plays(load, setup):
+    if watch is None and prefill is resolved and _loop_plays(load, setup):
         drawn = list(load.arrivals)
         if all(each.samples == 1 for each in drawn):
             return _by_loop(resolved, load, setup, Drawn.read(drawn), seen)
         load = replace(load, arrivals=iter(drawn))
     if ended is not None:
         watch = both(watch, lambda index, replica, now: ended(replica.ledger.finished))
-    return _by_objects(resolved, load, setup, both(timeline, watch), prefill, batches or Batches(), steps)
+    return _by_objects(resolved, load, setup, both(timeline, watch), prefill)
 
 
 def _loop_plays(load: Load, setup: Setup) -> bool:
@@ -232,23 +216,16 @@ def _by_loop(resolved: Resolved, load: Load, setup: Setup, drawn: Drawn, seen: _
     )  # fmt: skip
     clients = scene.clients(drawn, load.users, load.warmup, prompts=load.prompts)
     played, gaps, interrupted = play_scene(scene, clients, seen.timeline, seen.ended)
-    present, waiting = played.growth
     found = LoadPlay(predictor, asked, scene, played, math.nan, setup)
-    gpus = predictor.plan.deployment.gpus * setup.replicas
-    joules = energy_of([resolved.predictor] * setup.replicas, works_of(played), int(played.finished.sum()), played.now)
-    books = Books(
-        ledger=ledger_of(played, gaps, load.objective),
-        uses=uses_of(played, scene.front.encoders),
+    works = works_of(played)
+    books = Books.of(
+        [predictor] * setup.replicas,
+        works,
+        ledger_of(played, gaps, load.objective),
+        played.now,
+        played.growth,
+        uses=uses_of(played, works, scene.front.encoders),
         pieces=pieces_of(played),
-        duration=played.now,
-        joules=joules,
-        gpus=gpus,
-        gpu_seconds=gpus * played.now,
-        steps=int(played.replicas["steps_made"].sum()),
-        decoded=int(played.replicas["tokens_out"].sum()),
-        swapped=0,
-        diverging=int(present and waiting),
-        unsettled=int(present),
         interrupted=interrupted,
         exact=samples_of(played),
         parts=parts_of(found),
@@ -261,13 +238,11 @@ def _ends(found: LoadPlay) -> dict[str, Any]:
     """Bounds and ends of both means, as `estimate` has them; at the bound no ends."""
     if not found.played.counted.any():
         return {}
-    wide, near = (dict(zip(("ttft_ms", "tpot_ms"), found.times(within)[:2], strict=True)) for within in (0.9, 0.8))
-    told: dict[str, Any] = {"bound": {time: 1e3 * float(each.bound) for time, each in wide.items()}}
+    wide, near = (found.times(within)[:2] for within in (0.9, 0.8))
+    told: dict[str, Any] = {"bound": bounds(wide)}
     if found.predictor.plan.calibration is None:
         return told
-    for name, times in (("interval", wide), ("interval80", near)):
-        told[name] = {time: [1e3 * float(each.low), 1e3 * float(each.high)] for time, each in times.items()}
-    return {**told, "doubt": load_doubts(found, found.reaches)}
+    return told | {"interval": ends(wide), "interval80": ends(near), "doubt": load_doubts(found, found.reaches)}
 
 
 def _means(drawn: Drawn) -> tuple[Length, Length]:
@@ -275,22 +250,19 @@ def _means(drawn: Drawn) -> tuple[Length, Length]:
     return Fixed(max(round(fmean(drawn.isl)), 1)), Fixed(max(round(fmean(drawn.osl)), 1))
 
 
-def _by_objects(  # noqa: PLR0913, PLR0917 - as `serve`
-    resolved: Resolved, load: Load, setup: Setup, watch: Watch | None, prefill: Resolved, batches: Batches,
-    steps: Iterable[tuple[float, int]] = (),
-) -> tuple[Books, dict[str, Any]]:  # fmt: skip
+def _by_objects(
+    resolved: Resolved, load: Load, setup: Setup, watch: Watch | None, prefill: Resolved
+) -> tuple[Books, dict[str, Any]]:
     settings = resolved.plan.deployment.settings
     told = {"seed_reuse": load.prompts, "scheduler_recv_interval": settings.scheduler_recv_interval > 1,
             "batch_wait": settings.batch_wait}  # fmt: skip
     if alone := [name for name, value in told.items() if value]:
         raise InputError(f"{alone[0]} is not known with pools, prefix blocks, cache tiers, sessions or a duration")
-    run = _run(resolved, load, setup, watch, prefill, batches, steps)
+    batches = Batches()
+    run = _run(resolved, load, setup, watch, prefill, batches)
     fleet = run.fleet
     predictors = [prefill.predictor] * len(fleet.prefills) + [resolved.predictor] * setup.replicas
-    gpus = sum(predictor.plan.deployment.gpus for predictor in predictors)
-    works = [Works(each.work.computed, each.decoding.tokens, each.work.decode_steps, each.work.busy)
-             for each in fleet.all]  # fmt: skip
-    books = Books.of(run, gpus, batches, energy_of(predictors, works, run.ledger.finished, run.now))
+    books = Books.of_run(run, predictors, batches)
     stores = {id(store): store for replica in fleet.all for store in getattr(replica.pool, "tiers", ())}
     notes = dict.fromkeys(overrun(list(stores.values()), run.now))
     if load.sessions is not None and (left := load.sessions.gave_up):
@@ -317,8 +289,9 @@ def fleet_of(predictor: Predictor, first: Predictor, load: Load, setup: Setup, l
     """Lay out the replicas; those of one deployment share one step table. `first` is that of the prefill replicas."""
     predictor, first = served(predictor), served(first)
     drafted = setup.draft_tokens
-    clock = _clock(predictor, load, setup, drafted + 1)
-    prompts = clock if first.plan is predictor.plan and not drafted else _clock(first, load, setup, 1)
+    clock = steps_of(predictor, _limits(predictor, setup, load.longest), load.longest, drafted + 1)
+    alike = first.plan is predictor.plan and not drafted
+    prompts = clock if alike else steps_of(first, _limits(first, setup, load.longest), load.longest)
 
     front = front_end_of(predictor, setup.replicas)
     if front.encoders and setup.prefill_replicas:
@@ -331,20 +304,12 @@ def fleet_of(predictor: Predictor, first: Predictor, load: Load, setup: Setup, l
         pool = _pool(own, setup, tokens, shared)
         decoding = Lockstep(pool)
         if drafted:
-            decoding = Speculative(pool, drafted, setup.acceptance, setup.seed)
+            decoding = Speculative(pool, drafted, setup.acceptance, setup.seed, drafted * setup.draft_ms / 1e3)
         return ObjectReplica(limits, clock, decoding, ledger, _host(own, setup))
 
     replicas = [replica(number, predictor, clock) for number in range(setup.replicas)]
     prefills = [replica(setup.replicas + number, first, prompts) for number in range(setup.prefill_replicas)]
     return ReplicaFleet(replicas, setup.router, prefills, _link(first, setup), front)
-
-
-def _clock(predictor: Predictor, load: Load, setup: Setup, width: int) -> Clock:
-    """Step times of a deployment whose steps verify `width` tokens of each sequence."""
-    clock = steps_of(predictor, _limits(predictor, setup, load.longest), load.longest, width)
-    if setup.draft_ms and width > 1:
-        return _Drafting(clock, setup.draft_tokens * setup.draft_ms / 1e3, width)
-    return clock
 
 
 def _limits(predictor: Predictor, chosen: Setup, longest: float) -> Limits:
@@ -416,22 +381,6 @@ def _link(predictor: Predictor, setup: Setup) -> Link:
         missing = f": the file of {accelerator.name} gives no bandwidth to take instead"
         raise WorkloadError(f"link_gb_s must be above 0{missing if setup.link_gb_s is None else ''}")
     return Link(setup.link_ms / 1e3, predictor.memory.kv_bytes_per_token / bandwidth, setup.staging)
-
-
-@dataclass(frozen=True)
-class _Drafting:
-    """A clock whose decode steps draft first."""
-
-    target: Clock
-    seconds: float
-    width: int
-
-    def step(self, decodes: int, keys: int, chunks: Any, firsts: int) -> float:
-        return self.target.step(decodes, keys, chunks, firsts) + (self.seconds if decodes else 0.0)
-
-    def run(self, decodes: int, keys: int) -> tuple[float, float, int]:
-        time, slope, steps = self.target.run(decodes, keys)
-        return time + self.seconds, slope, steps
 
 
 def _inputs(plan: Plan, setup: Setup, limits: Limits) -> dict[str, Any]:
@@ -718,7 +667,7 @@ def _played(
         notes += (f"the prefix cache is on, as {own} has it by default; --prefix-caching off computes prompts anew",)
     setup = replace(setup, hash_tokens=setup.hash_tokens or hash_tokens)
     with room_for_one(resolved.predictor, load.typical - 1.0, 1.0):
-        books, more = _served(resolved, load, setup, seen, resolved, None)
+        books, more = _served(resolved, load, setup, seen, resolved)
     return books, more | {"warnings": (*notes, *_idle(given, load, setup), *more["warnings"])}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rooflinekit.load.played import grows
+from rooflinekit.model.types.late import np
 from rooflinekit.simulation.event_loop import Watch
 from rooflinekit.simulation.ledger import Ledger, Sketch
 from rooflinekit.simulation.replica import ObjectReplica
@@ -132,21 +133,9 @@ class Batches:
         few = sum(ttft.count for ttft, _, _ in parts) / (2 * max(len(parts), 1))
         return [each for each in parts if each[0].count > few and each[2].count]
 
-    def settles(self) -> bool:
-        """True if the number in the system no longer grows, by a share of those who come and by more than noise."""
-        return not self._grows()[0]
-
-    def diverges(self) -> bool:
-        """True if requests pile up as long as they come: more are in the system, and more wait for a first token.
-
-        Where no more wait, the engine begins what comes. Its batch still fills, and it has not shown its limit.
-        """
-        return all(self._grows())
-
-    def _grows(self) -> tuple[bool, bool]:
+    @property
+    def growth(self) -> tuple[bool, bool]:
         """Growth of the requests in the system, and of those without a first token."""
-        import numpy as np  # noqa: PLC0415 - only where a run has ended
-
         marks = self._marks if self._start else self._marks[len(self._marks) // 4 :]  # the engine fills
         if len(marks) < _FEWEST:
             return False, False

@@ -9,8 +9,9 @@ from random import Random
 
 from rooflinekit.estimation.estimator import resolve
 from rooflinekit.load import loop, policies
-from rooflinekit.load.arrays import GAPS, LISTS, PREEMPTED, ROWS, Clients, Makers, Rules, State, Table, new_state
+from rooflinekit.load.arrays import LISTS, Clients, Makers, Rules, State, Table, new_state
 from rooflinekit.load.arrivals import Arrival
+from rooflinekit.load.loop import GAPS, PREEMPTED, ROWS
 from rooflinekit.load.policies import POLICIES, Limits
 from rooflinekit.load.scene import EncoderStation, FrontEnd
 from rooflinekit.load.table import StepTable, build_table
@@ -105,20 +106,6 @@ def random_load(seed: int) -> Load:
 # --- the object simulator ---------------------------------------------------------------------------------------------
 
 
-class Drafting:
-    """A clock whose decode steps draft first."""
-
-    def __init__(self, table, seconds):
-        self.table, self.seconds, self.width = table, seconds, table.width
-
-    def step(self, decodes, keys, chunks, firsts):
-        return self.table.step(decodes, keys, chunks, firsts) + (self.seconds if decodes else 0.0)
-
-    def run(self, decodes, keys):
-        time, slope, steps = self.table.run(decodes, keys)
-        return time + self.seconds, slope, steps
-
-
 def simulate(load: Load):
     """What became of each request (sent, queued, first, end; -2 where it was refused), and sums of the replicas."""
     ends = {}
@@ -127,14 +114,12 @@ def simulate(load: Load):
         end = -2.0 if how == "rejected" else now
         ends[job.number - 1] = (job.arrived, job.queued, -1.0 if end < 0.0 else job.first, end)
 
-    clock = table = step_table(load.plan, load.drafted + 1)
-    if load.draft_s:
-        clock = Drafting(table, load.draft_s)
+    clock = step_table(load.plan, load.drafted + 1)
     ledger = Ledger(RequestObjective(), keep)
 
     def replica():
         pool = BlockPool(load.blocks, load.block)
-        drafts = (load.drafted, load.acceptance, load.seed)
+        drafts = (load.drafted, load.acceptance, load.seed, load.draft_s)
         return ObjectReplica(load.limits, clock, Speculative(pool, *drafts) if load.drafted else Lockstep(pool), ledger)
 
     gpus, parts, send = load.encoders

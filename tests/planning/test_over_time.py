@@ -35,8 +35,10 @@ from rooflinekit.load.arrivals import Arrival, Gamma, Requests, generate
 from rooflinekit.load.lengths import Fixed
 from rooflinekit.model.power import plug_power
 from rooflinekit.model.types.errors import InfeasibleError, InputError
-from rooflinekit.simulation.ledger import RequestObjective
-from rooflinekit.simulation.simulate import Load, Setup, serve
+from rooflinekit.simulation.event_loop import ReplicaFleet, Simulation
+from rooflinekit.simulation.ledger import Ledger, RequestObjective
+from rooflinekit.simulation.requests import Source
+from rooflinekit.simulation.simulate import Load, Setup, fleet_of, serve
 from rooflinekit.specs import load_accelerator
 
 MODEL, GPU, SLO = "llama-3-8b", "h100-sxm", "p95 ttft<1s, p95 tpot<30ms"
@@ -702,13 +704,22 @@ class TestAutoscaling:
             least = min(good, key=lambda each: each.usd_per_month or 0.0)
             assert (least.usd_per_month or 0.0) < over.peak_usd
             setup = Setup(replicas=max(count for _, count in least.steps), router="random")
-            objective = RequestObjective(8.0, 0.05)
-            load = Load((Arrival(time, 4000, 100) for time in times), 4100.0, 4100, objective=objective)
-            outcome = serve(resolved, load, setup, steps=least.steps)
-            assert outcome.requests.finished == len(times)
-            assert outcome.goodput is not None
-            assert outcome.goodput >= 0.95
-            assert min(least.simulated.values()) == pytest.approx(outcome.goodput, abs=0.03)
+            ledger = Ledger(RequestObjective(8.0, 0.05))
+            load = Load((Arrival(time, 4000, 100) for time in times), 4100.0, 4100)
+            fleet = fleet_of(resolved.predictor, resolved.predictor, load, setup, ledger)
+            run = Simulation(fleet, Source(load.arrivals), ledger)
+
+            def resize(count: int, fleet: ReplicaFleet = fleet) -> None:
+                """The router knows so many replicas from now on; the others end what they have."""
+                fleet.replicas[:] = fleet.all[:count]
+
+            for time, count in least.steps:
+                run._push(time, resize, count)
+            run.run()
+            assert ledger.finished == len(times)
+            goodput = ledger.good / ledger.measured
+            assert goodput >= 0.95
+            assert min(least.simulated.values()) == pytest.approx(goodput, abs=0.03)
 
 
 class TestOwning:

@@ -12,7 +12,7 @@ from rooflinekit.load.arrivals import Arrival
 from rooflinekit.load.policies import POLICIES, Limits
 from rooflinekit.load.scene import FrontEnd
 from rooflinekit.simulation.decoding import Lockstep, Speculative
-from rooflinekit.simulation.event_loop import ROUTERS, Link, ReplicaFleet, Simulation
+from rooflinekit.simulation.event_loop import Link, ReplicaFleet, Simulation
 from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool
 from rooflinekit.simulation.ledger import Ledger, RequestObjective
 from rooflinekit.simulation.replica import HostTier, ObjectReplica
@@ -75,7 +75,7 @@ settings_of_runs = st.fixed_dictionaries(
         "replicas": st.integers(1, 3),
         "prefills": st.integers(0, 2),
         "staging": st.integers(1, 4),
-        "router": st.sampled_from(sorted(ROUTERS)),
+        "router": st.sampled_from(["least-loaded", "prefix-affinity", "random", "round-robin", "shared"]),
         "users": st.one_of(st.none(), st.integers(1, 6)),
         "horizon": st.one_of(st.just(math.inf), st.floats(0.01, 4)),
         "fails_at": st.one_of(st.just(math.inf), st.integers(1, 60)),
@@ -165,13 +165,13 @@ def test_everything_is_conserved(requests, asked):
     ledger = run.ledger
     assert ledger.arrived == len(ends) == ledger.finished + ledger.rejected + ledger.cut
     assert ledger.present == 0
-    assert ledger.area == pytest.approx(ledger.sojourn, rel=1e-9, abs=1e-9), "Little's law: ∫N dt = Σ stays"
+    stays = sum(now - job.arrived for job, now, _ in ends.values())
+    assert ledger.area == pytest.approx(stays, rel=1e-9, abs=1e-9), "Little's law: ∫N dt = Σ stays"
     stopped = run.interrupted or asked["horizon"] < math.inf
     if not stopped:
         assert ledger.arrived == len(requests)
         assert ledger.cut == 0
     made = sum(job.samples * job.made for job, _, _ in ends.values())
-    assert made == ledger.output_tokens
     assert made == sum(r.decoding.tokens + r.work.first_tokens for r in run.fleet.all)
     for job, now, how in ends.values():
         assert job.arrived <= now <= run.now

@@ -52,7 +52,7 @@ class Run:
         def read(metric: str, share: float | None) -> float:
             return whole[metric].mean if share is None else whole[metric].quantile(share)
 
-        return cls(Felt(read), whole["ttft"].count, not batches.settles())
+        return cls(Felt(read), whole["ttft"].count, batches.growth[0])
 
 
 @dataclass(frozen=True)
