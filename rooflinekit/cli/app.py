@@ -15,7 +15,6 @@ from typer.core import TyperCommand, TyperGroup
 
 from rooflinekit.cli.command import (
     COMMANDS,
-    PANELS,
     Argument,
     Command,
     assumptions_of,
@@ -23,6 +22,7 @@ from rooflinekit.cli.command import (
     find,
     first_options,
     grouped,
+    help_table,
 )
 from rooflinekit.cli.failures import guarded
 from rooflinekit.cli.output import emit
@@ -50,7 +50,9 @@ class Commands(Mapping[str, Any]):
             raise KeyError(name)
         if name not in self._made:
             made = _made(f"{self.prefix}{name}") if f"{self.prefix}{name}" in COMMANDS else _accuracy()
-            made.rich_help_panel = next((title for title, names in PANELS.items() if name in names), None)
+            made.rich_help_panel = next(
+                (title for title, names in help_table()["panels"].items() if name in names), None
+            )
             self._made[name] = made
         return self._made[name]
 

@@ -58,10 +58,7 @@ class _Field:
 
 def write_inputs(book: Book, offers: WorkbookOffers, planned: Planned) -> Inputs:
     """Write the sheet, its drop-downs and its names."""
-    note = "Change the yellow cells; every other sheet follows. Grey text says what a number means."
-    sheet = book.sheet("Inputs", "Capacity of an LLM deployment", note)
-    sheet.widths(34, 26, 16, 78)
-    sources = _lists(book, offers)
+    sheet, sources = book.sheet("Inputs"), _lists(book, offers)
     row, cells = 3, {}
     for title, section in _sections(offers, planned):
         sheet.band(row, title)
@@ -145,7 +142,7 @@ def read_words() -> dict[str, Any]:
 
 def _lists(book: Book, offers: WorkbookOffers) -> dict[str, str]:
     """Named ranges behind the drop-downs."""
-    sheet = book.sheet("Lists", "Lists behind the drop-downs")
+    sheet = book.sheet("Lists")
     for column, (name, values) in enumerate({**offers.lists, "purchase": (RENTED, OWNED)}.items()):
         sheet.put(3, column, name, "head")
         for row, value in enumerate(values, 4):

@@ -16,7 +16,7 @@ from rooflinekit.report.workbook.curves import Curve, write_curves, write_loads
 from rooflinekit.report.workbook.data import lists, price_of, write_constants, write_gpus, write_models, write_tables
 from rooflinekit.report.workbook.inputs import OWNED, RENTED, Inputs, read_words, write_inputs
 from rooflinekit.report.workbook.offers import Choices, Planned, WorkbookOffers, make_offers
-from rooflinekit.report.workbook.sheet import Book, Lines, Sheet, joined, known, shown, status_colours
+from rooflinekit.report.workbook.sheet import HEAD, Book, Lines, Sheet, joined, known, shown, status_colours
 from rooflinekit.report.workbook.summary import NAME as SUMMARY
 from rooflinekit.report.workbook.summary import write_summary
 from rooflinekit.report.workbook.views import (
@@ -92,9 +92,7 @@ def write_fleet(
     book: Book, calculation: Calculation, curve: Curve, headrooms: Sequence[float], planned: Planned
 ) -> ServedCells:  # fmt: skip
     """Replicas for the peak, how busy they are, what users meet; and the same for other headrooms."""
-    note = "Loads are played, at the rates of sheet Curves; between them stand straight lines."
-    sheet = book.sheet("Fleet", "Fleet: replicas for the peak", note)
-    sheet.widths(34, 24, 14, 14, *[14] * 6)
+    sheet = book.sheet("Fleet")
     inputs, lines, gpus, load = calculation.inputs, Lines(book, sheet), calculation.gpus, curve.load
     lines.section("Demand")
     rate = lines.add("rate", "Requests, average hour", inputs.rate, "1/s", "three")
@@ -175,9 +173,7 @@ def _by_headroom(lines: Lines, inputs: Inputs, fleet: FleetCells, headrooms: Seq
 
 def write_tco(book: Book, inputs: Inputs, offers: WorkbookOffers, served: ServedCells) -> None:
     """Write the cost of the fleet, rented and owned."""
-    told = "The fleet of sheet Fleet, all year round. Engineers, network transit and software are left out."
-    sheet = book.sheet("TCO", "Total cost of ownership", told)
-    sheet.widths(34, 18, 14, 60)
+    sheet = book.sheet("TCO")
     lines, gpus = Lines(book, sheet), served.gpus
     lines.section("Hardware, power and prices")
     power, rented = _running(lines, inputs, offers, served)
@@ -241,7 +237,6 @@ def _by_year(book: Book, sheet: Sheet, row: int, inputs: Inputs, costs: Sequence
     draw(book, "lines", Area(sheet, row + 1, first + _YEARS - 1, (1, 2)), told, (first + _YEARS + 1, 0))
 
 
-_HEAD = 3
 _HEADS = ("GPU", "tensor parallel", "memory", "replicas at the headroom", "GPUs at the headroom", "bound by",
           "price [USD/GPU/h]", "USD/h", "USD a million tokens", "least cost", "P95 TTFT [ms]", "P95 TPOT [ms]",
           "probability", "power of a GPU [W]", "evidence", "why not")  # fmt: skip
@@ -252,16 +247,10 @@ _RANKED = 16  # a column that nobody sees: the cost of those measured
 
 def compare_inputs(book: Book, inputs: Inputs, offers: WorkbookOffers) -> dict[str, list[Cell]]:
     """The deployment of each accelerator: that of Inputs, on a split of its own that may be changed here."""
-    note = (
-        "Model, formats, demand and headroom are those of Inputs, and fleets are sized as `plan` sizes them. Yellow "
-        "splits may be changed, prices stand on sheet GPUs. P95 and the probability that P95 of TTFT and TPOT keep "
-        "their objectives are at the peak, power is in the average hour."
-    )
-    sheet = book.sheet("Compare", "Accelerators for the peak", note)
-    sheet.widths(20, 11, 10, 11, 11, 10, 13, 13, 13, 10, 12, 12, 12, 12, 18, 60)
+    sheet = book.sheet("Compare")
     sheet.page.set_column(_RANKED, _RANKED, None, None, {"hidden": True})
     chosen: dict[str, list[Cell]] = {}
-    for row, rival in enumerate(offers.rivals, _HEAD + 1):
+    for row, rival in enumerate(offers.rivals, HEAD + 1):
         gpu, tp = sheet.put(row, 0, rival.gpu.name), sheet.put(row, 1, float(rival.tp), "input_whole")
         sheet.page.data_validation(row, 1, row, 1, {"validate": "list", "source": "=list_tp"})
         own = {"gpu": gpu, "tp": tp}
@@ -279,24 +268,22 @@ def write_comparison(
     """Replicas, cost and evidence of each accelerator, at the peak of sheet Fleet; the answer is the costs."""
     inputs = next(iter(calculations.values())).inputs
     sheet = book.sheet("Compare")
-    sheet.heads(_HEAD, _HEADS, _TEXTS)
-    last, costs = _HEAD + len(offers.rivals), list[tuple[Cell, Cell]]()
-    for row, rival in enumerate(offers.rivals, _HEAD + 1):
+    sheet.heads(HEAD, _HEADS, _TEXTS)
+    last, costs = HEAD + len(offers.rivals), list[tuple[Cell, Cell]]()
+    for row, rival in enumerate(offers.rivals, HEAD + 1):
         calculation, curve = calculations[rival.gpu.name], curves[rival.gpu.name]
-        price = price_of(offers, inputs, literal(float(row - _HEAD)), rival)
+        price = price_of(offers, inputs, literal(float(row - HEAD)), rival)
         fleet = FleetCells.of(inputs, curve, calculation.gpus, planned.peak_rate)
         costs.append(_compared(sheet, row, calculation, fleet, price))
     _rank(sheet, costs)
-    status_colours(book, sheet, (_HEAD + 1, 2, last, 2))
+    status_colours(book, sheet, (HEAD + 1, 2, last, 2))
     told = (
         f"Only what was measured is ranked. Fleets are sized for {planned.confidence:.0%} confidence, or for expected "
         "times where the interval that decides is wider than 3 times. Fitted elsewhere: kernels of another "
         "accelerator, engine or format are used, so that the fleet may have to be larger."
     )
     sheet.put(last + 2, 0, told, "note")
-    sheet.page.set_row(_HEAD, 45)
-    sheet.page.freeze_panes(_HEAD + 1, 1)
-    titles, costs_of = ("Cost of the fleet for the peak", "GPU", "USD/h"), Area(sheet, _HEAD, last, (_HOUR,))
+    titles, costs_of = ("Cost of the fleet for the peak", "GPU", "USD/h"), Area(sheet, HEAD, last, (_HOUR,))
     draw(book, "bars", costs_of, titles, (last + 4, 0))
     return costs_of
 
@@ -328,12 +315,12 @@ def _rank(sheet: Sheet, costs: Sequence[tuple[Cell, Cell]]) -> None:
     """The least dear of those whose kernels were measured."""
     own = [
         sheet.put(row, _RANKED, when(told.equals("measured") & known(cost), cost, ""), "faint")
-        for row, (cost, told) in enumerate(costs, _HEAD + 1)
+        for row, (cost, told) in enumerate(costs, HEAD + 1)
     ]
     numbers = [cell.value for cell in own if not isinstance(cell.value, str)]
-    area = sheet.area((_HEAD + 1, _RANKED), (_HEAD + len(costs), _RANKED))
+    area = sheet.area((HEAD + 1, _RANKED), (HEAD + len(costs), _RANKED))
     least = function(f"MIN({area})", min(numbers, default=0.0))
-    for row, (cell, (cost, _)) in enumerate(zip(own, costs, strict=True), _HEAD + 1):
+    for row, (cell, (cost, _)) in enumerate(zip(own, costs, strict=True), HEAD + 1):
         rank = when(known(cell), when(cell <= least, "least", ""), when(known(cost), "not ranked", ""))
         sheet.put(row, 9, rank, "words")
 
@@ -343,9 +330,7 @@ _LINE, _WIDTH = 15, 115  # points of a line of text, and letters that fit into i
 
 def write_notes(book: Book, offers: WorkbookOffers, asked: str, engine: str) -> None:
     """Version, inputs, calibrations with their hashes, assumptions, sources, what is not offered and why."""
-    sheet = book.sheet("Notes", "Notes")
-    sheet.widths(40, 120)
-    row = 2
+    sheet, row = book.sheet("Notes"), 2
     for title, rows in _sections(offers, asked, engine):
         sheet.band(row, title, 2)
         row += 1
@@ -376,11 +361,7 @@ def _sections(offers: WorkbookOffers, asked: str, engine: str) -> Iterator[tuple
         yield "Sources of the accelerators", [("", text) for text in sorted(used)]
 
 
-_READ = (SUMMARY, "Inputs", "Compare", "Results", "Batch sweep", "Context sweep", "Fleet", "TCO", "Curves", "Kernels",
-         "Notes", "Models", "GPUs", "Loads")  # fmt: skip
-_BEHIND = ("Lists", "Constants", "Points", "Between", "Deployments", "Surfaces")
 _CHOSEN = "as on Inputs"
-_COLOURS = {**dict.fromkeys(_READ[:10], "#1F3864"), "Inputs": "#FFC000", "Notes": "#7F7F7F"}
 
 
 @dataclass(frozen=True)
@@ -416,14 +397,6 @@ def write_workbook(
 
 
 def _fill(book: Book, offers: WorkbookOffers, choices: Choices, planned: Planned, workers: int) -> None:
-    for name in (*_READ, *_BEHIND):
-        sheet = book.sheet(name)
-        sheet.page.set_tab_color(_COLOURS.get(name, "#BFBFBF"))
-        sheet.page.hide_gridlines(2)
-        sheet.page.set_landscape()
-        sheet.page.fit_to_pages(1, 1 if name in _READ[:-1] else 0)
-        if name in _BEHIND:
-            sheet.page.hide()
     write_models(book, offers)
     inputs = write_inputs(book, offers, planned)
     offers = offers.played(planned, workers)
