@@ -70,6 +70,11 @@ class Command:
                 free = [] if argument.many else free
         return None if free else texts
 
+    def answer(self, words: Sequence[str]) -> int | None:
+        """Run a command line without surprises; None, and nothing is done, for another."""
+        texts = self.words(words)
+        return None if texts is None else self.call(texts)
+
     def call(self, texts: Mapping[str, Any]) -> int:
         """Read texts as the values of their options, and run; what was not said is left to its default."""
         given = {name: self.value(name, text) for name, text in texts.items() if text not in (None, False, [], ())}

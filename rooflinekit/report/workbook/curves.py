@@ -122,11 +122,8 @@ def likely(found: Mapping[str, Cell], name: str, limit: Cell) -> Cell:
     mean, low, high, slow = (found[f"{name}{end}"] for end in ("", "_low", "_high", "_p95"))
     width = composed("log", when(limit >= slow, high / mean, mean / low))
     sigmas = composed("log", limit / slow) * SIGMAS / composed("max", width, literal(_NARROW))
-    return function("NORMSDIST({0})", NormalDist().cdf(_number(sigmas)), sigmas)
-
-
-def _number(cell: Cell) -> float:
-    return cell.value if isinstance(cell.value, float) else math.nan
+    value = sigmas.value if isinstance(sigmas.value, float) else math.nan
+    return function("NORMSDIST({0})", NormalDist().cdf(value), sigmas)
 
 
 def _around(column: tuple[str, Sequence[float]], below: Cell) -> tuple[Cell, Cell]:
@@ -147,9 +144,8 @@ def write_curves(
     heads = ("of", _HEADS[0], "rung below", "share of the way", *_HEADS[1:], "probability of the objectives")
     book.sheet("Between").heads(HEAD, heads, (0,))
     last = max(sum(len(found.rungs) for found in offers.ladders.values()), 1)
-    writer = _Writer(book, sheet, inputs, last)
     found = {
-        name: writer.curve(HEAD + number * (_RUNGS + 4), name, constants)
+        name: _curve(book, inputs, constants, name, HEAD + number * (_RUNGS + 4), last)
         for number, (name, constants) in enumerate(chosen.items())
     }
     area = Area(sheet, HEAD + 1, HEAD + 1 + _RUNGS, (1, 2, 3))
@@ -160,30 +156,23 @@ def write_curves(
     return found
 
 
-@dataclass(frozen=True)
-class _Writer:
-    """Writes curves to sheet Curves; last: rows of sheet Loads."""
-
-    book: Book
-    sheet: Sheet
-    inputs: Inputs
-    last: int
-
-    def curve(self, row: int, name: str, constants: Constants) -> Curve:
-        """One curve, from a row on."""
-        sheet, top, load, rungs = self.sheet, row + 2, constants.load, constants.ladder.rungs
-        sheet.band(row, name, len(_HEADS) + len(_HOLDS))
-        sheet.heads(row + 1, (*_HEADS, *_HOLDS), ())
-        sheet.page.set_row(row + 1, 45)
-        played = constants.offered & (load["rungs"] >= 1.0)
-        cells: dict[str, list[Cell]] = {field: [] for field in Rung._fields}
-        for number in range(_RUNGS):
-            place = load["first"] + composed("min", literal(float(number)), load["rungs"] - 1.0)
-            for column, (field, style) in enumerate(zip(Rung._fields, _STYLES, strict=True)):
-                area = self.book.sheet("Loads").area((HEAD + 1, column + 1), (HEAD + self.last, column + 1))
-                value = getattr(rungs[min(number, len(rungs) - 1)], field) if rungs else 0.0
-                held = shown(played, function(f"INDEX({area},{{0}})", value, place))
-                cells[field].append(sheet.put(top + number, column, held, style))
-        curve = Curve(self.book, self.inputs, sheet, top, cells, played, load, literal(0.0), literal(""))
-        capacity, bound = curve.reach()
-        return replace(curve, capacity=capacity, bound=bound, runs=played & self.inputs.stale.equals(""))
+def _curve(  # noqa: PLR0913, PLR0917 - of what, and where
+    book: Book, inputs: Inputs, constants: Constants, name: str, row: int, last: int
+) -> Curve:
+    """One curve on sheet Curves, from a row on; last: rows of sheet Loads."""
+    sheet, top, load, rungs = book.sheet("Curves"), row + 2, constants.load, constants.ladder.rungs
+    sheet.band(row, name, len(_HEADS) + len(_HOLDS))
+    sheet.heads(row + 1, (*_HEADS, *_HOLDS), ())
+    sheet.page.set_row(row + 1, 45)
+    played = constants.offered & (load["rungs"] >= 1.0)
+    cells: dict[str, list[Cell]] = {field: [] for field in Rung._fields}
+    for number in range(_RUNGS):
+        place = load["first"] + composed("min", literal(float(number)), load["rungs"] - 1.0)
+        for column, (field, style) in enumerate(zip(Rung._fields, _STYLES, strict=True)):
+            area = book.sheet("Loads").area((HEAD + 1, column + 1), (HEAD + last, column + 1))
+            value = getattr(rungs[min(number, len(rungs) - 1)], field) if rungs else 0.0
+            held = shown(played, function(f"INDEX({area},{{0}})", value, place))
+            cells[field].append(sheet.put(top + number, column, held, style))
+    curve = Curve(book, inputs, sheet, top, cells, played, load, literal(0.0), literal(""))
+    capacity, bound = curve.reach()
+    return replace(curve, capacity=capacity, bound=bound, runs=played & inputs["stale"].equals(""))

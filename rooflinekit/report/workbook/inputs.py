@@ -18,7 +18,10 @@ RENTED, OWNED = "rent", "own"
 
 @dataclass(frozen=True)
 class Inputs:
-    """References to the yellow cells, by name without `in_`."""
+    """References to the yellow cells, by name without `in_`.
+
+    Two more hold words, or are empty: `wrong`, mistakes of the static batch; `stale`, why played loads are of others.
+    """
 
     cells: Mapping[str, Cell]
     chosen: tuple[Cell, ...]  #: the drop-downs of the deployment
@@ -30,16 +33,6 @@ class Inputs:
     def rate(self) -> Cell:
         """Requests a second in the average hour: as typed, or of all users."""
         return when(self["rate"].equals(""), self["users"] * self["requests"] / 3600.0, self["rate"])
-
-    @property
-    def wrong(self) -> Cell:
-        """Cell with mistakes of the static batch, in words; else empty."""
-        return self.cells["wrong"]
-
-    @property
-    def stale(self) -> Cell:
-        """The reason why the played loads are not those of the cells, in words; else empty."""
-        return self.cells["stale"]
 
 
 @dataclass(frozen=True)

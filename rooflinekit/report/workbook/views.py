@@ -102,7 +102,7 @@ def write_results(book: Book, calculation: Calculation, point: PointResults) -> 
     status = status_of(calculation, point["memory.fits"] >= 1.0, point.valid)
     status = lines.add("status", "Memory", status, "", "status", "OOM: out of memory; times are printed anyway")
     offered = told(status)
-    lines.add("reason", "Why not", when(constants.offered, inputs.wrong, constants.reason), "", "text")
+    lines.add("reason", "Why not", when(constants.offered, inputs["wrong"], constants.reason), "", "text")
     lines.add("evidence", "Evidence of times", calculation.constants.evidence, "", "text")
     for name, title, kind in (
         ("ttft", "Time to first token (TTFT)", "prefill of all prompts and the first sample"),
@@ -177,7 +177,7 @@ def write_kernels(book: Book, calculation: Calculation, point: PointResults) -> 
     first, last = 6, 5 + len(names)
     times: list[tuple[int, str, Cell]] = []
     sums: dict[str, list[float]] = {"prefill": [0.0] * len(_KERNEL), "decode": [0.0] * len(_KERNEL)}
-    offered = calculation.constants.offered & calculation.inputs.wrong.equals("")
+    offered = calculation.constants.offered & calculation.inputs["wrong"].equals("")
     for row, name in enumerate(names, first):
         _, step, kernel = name.split(".", 2)
         runs = when(offered, point[f"{name}.count"] > 0.0, literal(False))

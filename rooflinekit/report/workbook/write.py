@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rooflinekit.model.graph.cells import Cell, composed, function, literal, when
+from rooflinekit.report.workbook import views
 from rooflinekit.report.workbook.calculation import Calculation, PointResults, block_of, write_labels
 from rooflinekit.report.workbook.curves import Curve, write_curves, write_loads
 from rooflinekit.report.workbook.data import lists, price_of, write_constants, write_gpus, write_models, write_tables
@@ -19,15 +20,6 @@ from rooflinekit.report.workbook.offers import Choices, Planned, WorkbookOffers,
 from rooflinekit.report.workbook.sheet import HEAD, Book, Lines, Sheet, joined, known, shown, status_colours
 from rooflinekit.report.workbook.summary import NAME as SUMMARY
 from rooflinekit.report.workbook.summary import write_summary
-from rooflinekit.report.workbook.views import (
-    Area,
-    draw,
-    status_of,
-    sweep_inputs,
-    write_kernels,
-    write_results,
-    write_sweep,
-)
 from rooflinekit.specs.writing import open_workbook, whole
 from rooflinekit.version import __version__
 
@@ -74,7 +66,7 @@ class FleetCells:
 
 def why_not(calculation: Calculation, curve: Curve) -> Cell:
     """The reason why there is no fleet, in words; else empty."""
-    constants, stale = calculation.constants, calculation.inputs.stale
+    constants, stale = calculation.constants, calculation.inputs["stale"]
     words = when(curve.capacity > 0.0, "", composed("joined", curve.bound, literal(_FAILS)))
     words = when(constants.load["rungs"] >= 1.0, words, constants.load["unplayed"])
     return when(constants.offered, when(stale.equals(""), words, stale), constants.reason)
@@ -85,7 +77,9 @@ _FAILS = " misses its objective even without load"
 
 def fleet_status(calculation: Calculation) -> Cell:
     """FITS where requests have room; n/a where no load was played for the inputs."""
-    return status_of(calculation, calculation.constants.load["places"] >= 1.0, calculation.inputs.stale.equals(""))
+    return views.status_of(
+        calculation, calculation.constants.load["places"] >= 1.0, calculation.inputs["stale"].equals("")
+    )
 
 
 def write_fleet(
@@ -168,7 +162,7 @@ def _by_headroom(lines: Lines, inputs: Inputs, fleet: FleetCells, headrooms: Seq
     sheet.page.data_validation(first, 0, last, 0, rule)
     status_colours(book, sheet, (first, 7, last, 7))
     told = ("GPUs for the peak, by headroom", "headroom", "GPUs")
-    draw(book, "bars", Area(sheet, row + 1, last, (2,)), told, (last + 2, 0))
+    views.draw(book, "bars", views.Area(sheet, row + 1, last, (2,)), told, (last + 2, 0))
 
 
 def write_tco(book: Book, inputs: Inputs, offers: WorkbookOffers, served: ServedCells) -> None:
@@ -234,7 +228,7 @@ def _by_year(book: Book, sheet: Sheet, row: int, inputs: Inputs, costs: Sequence
         bought = capital * composed("max", composed("ceil", literal(year) / inputs["years"]), literal(1.0))
         sheet.put(first + number, 2, shown(known(energy), bought + energy * _HOURS * year), "whole")
     told = ("Spent on the fleet, rented and owned [USD]", "years", "USD")
-    draw(book, "lines", Area(sheet, row + 1, first + _YEARS - 1, (1, 2)), told, (first + _YEARS + 1, 0))
+    views.draw(book, "lines", views.Area(sheet, row + 1, first + _YEARS - 1, (1, 2)), told, (first + _YEARS + 1, 0))
 
 
 _HEADS = ("GPU", "tensor parallel", "memory", "replicas at the headroom", "GPUs at the headroom", "bound by",
@@ -264,7 +258,7 @@ def write_comparison(
     calculations: Mapping[str, Calculation],
     curves: Mapping[str, Curve],
     planned: Planned,
-) -> Area:
+) -> views.Area:
     """Replicas, cost and evidence of each accelerator, at the peak of sheet Fleet; the answer is the costs."""
     inputs = next(iter(calculations.values())).inputs
     sheet = book.sheet("Compare")
@@ -283,8 +277,8 @@ def write_comparison(
         "accelerator, engine or format are used, so that the fleet may have to be larger."
     )
     sheet.put(last + 2, 0, told, "note")
-    titles, costs_of = ("Cost of the fleet for the peak", "GPU", "USD/h"), Area(sheet, HEAD, last, (_HOUR,))
-    draw(book, "bars", costs_of, titles, (last + 4, 0))
+    titles, costs_of = ("Cost of the fleet for the peak", "GPU", "USD/h"), views.Area(sheet, HEAD, last, (_HOUR,))
+    views.draw(book, "bars", costs_of, titles, (last + 4, 0))
     return costs_of
 
 
@@ -407,16 +401,16 @@ def _fill(book: Book, offers: WorkbookOffers, choices: Choices, planned: Planned
     curves = write_curves(book, inputs, offers, constants)
     calculation = Calculation(book, offers, constants.pop(_CHOSEN), inputs, block)
     main = calculation.point("Inputs", inputs["batch"], inputs["isl"], inputs["osl"])
-    write_results(book, calculation, main)
-    write_kernels(book, calculation, main)
+    views.write_results(book, calculation, main)
+    views.write_kernels(book, calculation, main)
     osl = inputs["osl"]
     for name, values in (("Batch sweep", choices.batches), ("Context sweep", choices.contexts)):
         points: list[tuple[Cell, Cell, PointResults]] = []
-        for cell in sweep_inputs(book, name, values):
+        for cell in views.sweep_inputs(book, name, values):
             batch, isl = (cell, inputs["isl"]) if name == "Batch sweep" else (inputs["batch"], cell)
             points.append((batch, osl, calculation.point(f"{name.lower()} {len(points) + 1}", batch, isl, osl)))
         if points:
-            write_sweep(book, calculation, name, points)
+            views.write_sweep(book, calculation, name, points)
     write_tco(book, inputs, offers, write_fleet(book, calculation, curves[_CHOSEN], choices.headrooms, planned))
     compared = {name: Calculation(book, offers, found, inputs, block, name) for name, found in constants.items()}
     write_summary(book, write_comparison(book, offers, compared, curves, planned), planned.confidence)
