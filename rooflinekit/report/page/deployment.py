@@ -136,7 +136,7 @@ def slider_data(offers: Offers, deployed: PageDeployment, against: PageDeploymen
         asked = against.asked
         other = program.write(asked.predictor, asked.loads, asked.work.context is not None)
         offers.gpus.setdefault(asked.plan.system.accelerator.name, asked.plan)
-    printed = program.printed()
+    printed = program.library.printed()
     scenes, moves = dict[str, int](), dict[str, int]()  # as JSON, each once
 
     def numbered(functions: Mapping[str, Instance]) -> dict[str, int]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 from rooflinekit.estimation.results import time_by_cause
 from rooflinekit.model.capacity import Memory, MemoryModel
 from rooflinekit.model.graph import Pool, Symbol, trace
-from rooflinekit.model.graph.javascript import Instance, Library, Printed, array, call
+from rooflinekit.model.graph.javascript import Instance, Library, array, call
 from rooflinekit.model.kernels.operation import Operation
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.power import PARTS, Energy
@@ -327,10 +327,6 @@ class Program:
             return array(list(map(nested, value)), self.pool) if isinstance(value, list) else value
 
         return self.library.add(trace(lambda **at: list(map(nested, function(**at))), inputs, pool=self.pool), trim)
-
-    def printed(self) -> Printed:
-        """The program as JavaScript."""
-        return self.library.printed()
 
     def _outlined(self, predictor: P, speed: Symbol | None) -> P:
         """The plan whose kernels are calls."""

@@ -51,8 +51,6 @@ def write_models(book: Book, offers: WorkbookOffers) -> None:
     _filled(book.sheet("Models"), ("model", "longest context [tokens]"), rows, "whole")
 
 
-_GPUS = ("gpu", "memory [GB]", "bandwidth [GB/s]", "your price [USD/h]", "quote [USD/h]", "quote dated",
-         "source of the quote")  # fmt: skip
 _YOURS = 3  # the column of your prices; quotes are in the next
 
 
@@ -64,7 +62,7 @@ def write_gpus(book: Book, offers: WorkbookOffers) -> None:
         quote = (price.usd_per_hour, price.date, price.source) if price else (0.0, "", "none known: enter your own")
         sizes = (float(gpu.memory_bytes) / 1e9, float(gpu.memory_bandwidth) / 1e9)
         rows.append((gpu.name, *sizes, 0.0, *quote))
-    _filled(sheet, _GPUS, rows)
+    _filled(sheet, TABLES["gpus"], rows)
     for row, rival in enumerate(offers.rivals, HEAD + 1):
         if rival.usd is None:
             sheet.blank(row, _YOURS, "input_number")

@@ -9,7 +9,7 @@ from typing import Any
 
 from rooflinekit.model.graph.cells import Cell, composed, when
 from rooflinekit.model.types.errors import InputError
-from rooflinekit.report.workbook.offers import DEGREES, Planned, WorkbookOffers
+from rooflinekit.report.workbook.offers import Planned, WorkbookOffers
 from rooflinekit.report.workbook.sheet import Book, Lines, Sheet, at_least_one, every
 from rooflinekit.specs.files import read_yaml
 
@@ -108,14 +108,10 @@ def _field(book: Book, sheet: Sheet, row: int, entry: _Field, source: str | None
 
 
 def _sections(offers: WorkbookOffers, planned: Planned) -> Iterator[tuple[str, list[_Field]]]:
-    told = {"model": ("Model", "", "Sheet Models"), "gpu": ("GPU", "", "Sheet GPUs")}
-    told |= {name: (label, "", "") for name, label in DEGREES.items()}
-    told["tp"] = (DEGREES["tp"], "GPUs", "GPUs that share each layer")
-    told["weights"] = ("Weights", "format", "own: as the checkpoint stores it")
-    told["kv"] = ("KV cache", "format", "own: as the activations, or as the checkpoint says")
-    chosen = zip(offers.lists, offers.start, strict=True)
-    yield "Deployment", [_Field(name, *told[name], _given(value), style="input") for name, value in chosen]
-    for title, section in read_words()["inputs"].items():
+    texts, chosen = read_words(), zip(offers.lists, offers.start, strict=True)
+    told = texts["deployment"]
+    yield "Deployment", [_Field(name, value=_given(value), style="input", **told[name]) for name, value in chosen]
+    for title, section in texts["inputs"].items():
         fields = []
         for name, words in section.items():
             starts = words.pop("starts", name)

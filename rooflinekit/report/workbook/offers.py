@@ -94,10 +94,7 @@ def _work(kernel: KernelTime) -> dict[str, Any]:
 OWN = "own"
 """In a drop-down of formats: what the checkpoint stores, and the cache format that goes with it."""
 
-DEGREES = {
-    "tp": "Tensor parallel degree", "pp": "Pipeline parallel degree", "ep": "Expert parallel degree",
-    "dp": "Attention data parallel degree", "cp": "Context parallel degree", "microbatches": "Microbatches",
-}  # fmt: skip
+DEGREES = ("tp", "pp", "ep", "dp", "cp", "microbatches")
 
 
 @dataclass(frozen=True)

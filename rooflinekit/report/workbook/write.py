@@ -17,7 +17,7 @@ from rooflinekit.report.workbook.curves import Curve, write_curves, write_loads
 from rooflinekit.report.workbook.data import lists, price_of, write_constants, write_gpus, write_models, write_tables
 from rooflinekit.report.workbook.inputs import OWNED, RENTED, Inputs, read_words, write_inputs
 from rooflinekit.report.workbook.offers import Choices, Planned, WorkbookOffers, make_offers
-from rooflinekit.report.workbook.sheet import HEAD, Book, Lines, Sheet, joined, known, shown, status_colours
+from rooflinekit.report.workbook.sheet import HEAD, TABLES, Book, Lines, Sheet, joined, known, shown, status_colours
 from rooflinekit.report.workbook.summary import NAME as SUMMARY
 from rooflinekit.report.workbook.summary import write_summary
 from rooflinekit.specs.writing import open_workbook, whole
@@ -231,10 +231,7 @@ def _by_year(book: Book, sheet: Sheet, row: int, inputs: Inputs, costs: Sequence
     views.draw(book, "lines", views.Area(sheet, row + 1, first + _YEARS - 1, (1, 2)), told, (first + _YEARS + 1, 0))
 
 
-_HEADS = ("GPU", "tensor parallel", "memory", "replicas at the headroom", "GPUs at the headroom", "bound by",
-          "price [USD/GPU/h]", "USD/h", "USD a million tokens", "least cost", "P95 TTFT [ms]", "P95 TPOT [ms]",
-          "probability", "power of a GPU [W]", "evidence", "why not")  # fmt: skip
-_TEXTS = (0, 2, 5, 9, 14, 15)
+_HEADS, _TEXTS = TABLES["compare"]["heads"], TABLES["compare"]["texts"]
 _HOUR = 7  # the column of the cost
 _RANKED = 16  # a column that nobody sees: the cost of those measured
 

@@ -319,10 +319,8 @@ def _delta(r: Reading) -> nets.GatedDeltaNet:
 
 
 def _kimi(r: Reading) -> nets.GatedDeltaNet:
-    linear = _delta(r)
-    whole = r.keys.flag("linear_attn_config.use_full_rank_gate", False)
-    decay = r.is_set(r.family.whole_decay)
-    whole = whole or decay
+    linear, decay = _delta(r), r.is_set(r.family.whole_decay)
+    whole = r.keys.flag("linear_attn_config.use_full_rank_gate", False) or decay
     return replace(linear, decay_rank=linear.key_dim, gate_rank=0 if whole else linear.value_dim, whole_decay=decay)
 
 
@@ -382,10 +380,6 @@ def _mamba2(r: Reading) -> nets.Mamba2:
     return mamba
 
 
-def _convolution(r: Reading) -> nets.GatedConvolution:
-    return nets.GatedConvolution(r.hidden, r.keys.size("conv_L_cache", 3), r.keys.flag("conv_bias", False))
-
-
 _RECURRENCES: Mapping[str, Callable[[Reading], nets.Mixer]] = {
     "delta": _delta,
     "kimi": _kimi,
@@ -393,7 +387,9 @@ _RECURRENCES: Mapping[str, Callable[[Reading], nets.Mixer]] = {
     "lightning": _lightning,
     "mamba": _mamba,
     "mamba2": _mamba2,
-    "convolution": _convolution,
+    "convolution": lambda r: nets.GatedConvolution(
+        r.hidden, r.keys.size("conv_L_cache", 3), r.keys.flag("conv_bias", False)
+    ),
 }
 
 

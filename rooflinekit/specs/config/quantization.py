@@ -425,9 +425,8 @@ def _over(keys: Keys, one: Keys) -> Keys:
 
 def _fp8(keys: Keys, warnings: list[str]) -> _Scheme:
     block = keys.entries("weight_block_size")
-    if not block:
-        return _Scheme([(None, _Stored(Dtype.FP8, Dtype.FP8))], _skipped(keys))
-    return _Scheme([(None, _Stored(_block(keys, "weight_block_size", block, warnings), Dtype.FP8))], _skipped(keys))
+    dtype = _block(keys, "weight_block_size", block, warnings) if block else Dtype.FP8
+    return _Scheme([(None, _Stored(dtype, Dtype.FP8))], _skipped(keys))
 
 
 def _block(keys: Keys, name: str, block: Sequence[object], warnings: list[str]) -> Dtype:
