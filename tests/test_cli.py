@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 import rooflinekit as rk
 from rooflinekit.cli import output
 from rooflinekit.cli.app import app
-from rooflinekit.cli.command import COMMANDS, PANELS, find
+from rooflinekit.cli.command import COMMANDS, find, help_table
 from rooflinekit.report.document import plain_text
 from rooflinekit.report.estimate import document
 
@@ -738,9 +738,10 @@ def test_a_very_long_value_does_not_fill_the_screen():
 def test_the_help_groups_every_command() -> None:
     lines = CliRunner().invoke(app, ["--help"]).output.splitlines()
     heads = [line.removesuffix(":") for line in lines if line.endswith(":") and not line.startswith(" ")]
-    assert heads == [*PANELS, "Options"]
+    assert heads == [*help_table()["panels"], "Options"]
     assert "  --version                Print the version." in lines  # no kind of value beside what takes none
-    assert {words.split()[0] for words in COMMANDS} == {name for names in PANELS.values() for name in names}
+    panels = help_table()["panels"].values()
+    assert {words.split()[0] for words in COMMANDS} == {name for names in panels for name in names}
 
 
 @pytest.mark.parametrize(("words", "said"), [

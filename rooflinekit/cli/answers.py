@@ -14,13 +14,7 @@ from rooflinekit.cli.output import CommandOutput, counting, emit, note, to_json,
 from rooflinekit.cli.standard_input import pasted
 from rooflinekit.estimation import scenario as tables
 from rooflinekit.estimation.options import options_of
-from rooflinekit.model.types.errors import (
-    DoesNotFitError,
-    InputError,
-    InterruptedRunError,
-    RooflinekitError,
-    UnknownNameError,
-)
+from rooflinekit.model.types import errors
 from rooflinekit.specs.escaping import csv_text
 from rooflinekit.specs.writing import check_target
 
@@ -55,7 +49,7 @@ def _asking(
         try:
             with working(slow) if slow else nullcontext():
                 answer = _function(place)(*given, **scenario)
-        except DoesNotFitError as error:
+        except errors.DoesNotFitError as error:
             if to.format != "table":
                 raise
             note(str(error))
@@ -74,7 +68,7 @@ def _others(model: str, scenario: Mapping[str, Any], code: int) -> int:
     from rooflinekit.report.fits import lines
 
     known = {name: value for name, value in scenario.items() if name in options_of(tables.Scenario) and name != "tp"}
-    with suppress(RooflinekitError):  # the misfit is said; what is more has to fit the scenario
+    with suppress(errors.RooflinekitError):  # the misfit is said; what is more has to fit the scenario
         for line in lines(fits_on(model, priced(), **known)):
             note(line, "")
         note(f"`rooflinekit gpus --fits {model}` has all", "")
@@ -130,16 +124,18 @@ def simulate(
     to.check("Outcome")
     cells = scenario.get("cells", 1)
     if cells > 1 and (timeline or chrome_trace):
-        raise InputError("--timeline and --chrome-trace show one machine's run; leave --cells out")
+        raise errors.InputError("--timeline and --chrome-trace show one machine's run; leave --cells out")
     if resume and (to.out is None or cells < 2):
-        raise InputError("--resume keeps finished cells beside the output; add --cells N and --out FILE")
+        raise errors.InputError("--resume keeps finished cells beside the output; add --cells N and --out FILE")
     events = ChromeTrace() if chrome_trace else None
     kept = to.out.with_name(f"{to.out.name}.cells") if resume and to.out else None
     if cells > 1:
         with counting("cells", cells) as step:
             outcome = run(model, kept=kept, progress=lambda _: step(""), **scenario)
         if kept and outcome.interrupted:
-            raise InterruptedRunError(f"interrupted; finished cells are in {kept}; the same command goes on from there")
+            raise errors.InterruptedRunError(
+                f"interrupted; finished cells are in {kept}; the same command goes on from there"
+            )
     else:
         with _progress(scenario.get("requests")) as progress:
             outcome = run(model, watch=events, progress=progress, **scenario)
@@ -152,7 +148,7 @@ def simulate(
     if kept:
         kept.unlink()
     if outcome.interrupted and to.out:
-        raise InterruptedRunError(f"interrupted; what was served until then is in {to.out}")
+        raise errors.InterruptedRunError(f"interrupted; what was served until then is in {to.out}")
     return INTERRUPTED if outcome.interrupted else 0
 
 
@@ -181,7 +177,9 @@ def shapes(model: str, *, to: CommandOutput, **scenario: Any) -> None:
 
     page = to.out is not None and to.out.suffix.lower() == ".html"
     if page and to.format != "table":
-        raise InputError(f"{to.out} would be a page, and --format {to.format} is another format; leave one of them out")
+        raise errors.InputError(
+            f"{to.out} would be a page, and --format {to.format} is another format; leave one of them out"
+        )
     to.check()
     walk = walk_through(model, **scenario)
     if not page:
@@ -205,13 +203,13 @@ def launch(model: str | None, *, to: CommandOutput, target: str | None = None, *
     from rooflinekit.decision.launching.launch import launch_script
 
     if "plan" in scenario and "gpu" in scenario:
-        raise InputError("a plan has its own accelerators; leave --gpu out")
+        raise errors.InputError("a plan has its own accelerators; leave --gpu out")
     made, out = export(model, **scenario), to.out
     if target is not None:
         from rooflinekit.ops.manifests import manifest
 
         if to.format != "table":
-            raise InputError("a manifest is YAML; leave --format out")
+            raise errors.InputError("a manifest is YAML; leave --format out")
         to.check()
         return to.emit(manifest(made, target))
     if out is not None and (out.is_dir() or str(out).endswith("/") or not (out.exists() or out.suffix)):
@@ -225,13 +223,13 @@ def _write(made: Launch, folder: Path, to: CommandOutput) -> None:
     from rooflinekit.decision.launching.launch import launch_script
 
     if to.format != "table":
-        raise InputError(f"--format {to.format} is one file; give --out a file's name, not a folder")
+        raise errors.InputError(f"--format {to.format} is one file; give --out a file's name, not a folder")
     files = {_SCRIPT: launch_script(made, with_files=False), **made.files}
     if folder.is_dir():
         for name in files:
             check_target(folder / name, to.force)
     elif not folder.parent.is_dir():
-        raise InputError(f"{folder.parent} is not a folder; make it first")
+        raise errors.InputError(f"{folder.parent} is not a folder; make it first")
     folder.mkdir(exist_ok=True)
     for name, text in files.items():
         emit(text, folder / name, to.force)
@@ -263,7 +261,7 @@ def verify(files: list[str], *, to: CommandOutput, **said: Any) -> int:
     found = _compared(files, to, "outside", said)
     if found.runs[0].tool == PREDICTED and len(files) - len(found.failed) == 1:
         missing = next(iter(found.failed.values()), "give the result of the benchmark that it names as well")
-        raise InputError(f"nothing beside the prediction {found.runs[0].source}: {missing}")
+        raise errors.InputError(f"nothing beside the prediction {found.runs[0].source}: {missing}")
     to.show(found)
     return 4 if found.failed or not all(run.inside for run in found.runs) else 0
 
@@ -382,7 +380,7 @@ def gpus(*, to: CommandOutput, fits: str | None = None, **scenario: Any) -> None
         to.check()
         return to.show(fits_on(fits, **scenario))
     if scenario:
-        raise InputError(f"--{min(scenario)} belongs to --fits MODEL; give both")
+        raise errors.InputError(f"--{min(scenario)} belongs to --fits MODEL; give both")
     from rooflinekit.report.catalogue import accelerator_row
     from rooflinekit.specs import load_accelerator, names
 
@@ -409,12 +407,12 @@ def show(name: str | None, *, to: CommandOutput, template: str | None = None) ->
     to.check()
     if template is not None:
         if name is not None or to.format != "table":
-            raise InputError("--template prints a file: leave NAME and --format out")
+            raise errors.InputError("--template prints a file: leave NAME and --format out")
         if template in ("dashboard", "rules"):
             return to.emit(_function(f"ops.operation:{template}")())
         return to.emit(model_template() if template == "model" else accelerator_template())
     if name is None:
-        raise InputError("show needs the NAME of a model or accelerator, or --template gpu (or model)")
+        raise errors.InputError("show needs the NAME of a model or accelerator, or --template gpu (or model)")
     kind = kind_of_file(name)
     loaders = {"model": load_model, "accelerator": load_accelerator}
     near: list[str] = []
@@ -422,7 +420,7 @@ def show(name: str | None, *, to: CommandOutput, template: str | None = None) ->
         try:
             found: Any = load(name)
             break
-        except UnknownNameError as unknown:
+        except errors.UnknownNameError as unknown:
             near += unknown.suggestions
     else:
         raise unknown_name("model or accelerator", name, near)

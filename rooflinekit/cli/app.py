@@ -13,17 +13,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from rooflinekit.cli.command import (
-    COMMANDS,
-    PANELS,
-    Argument,
-    Command,
-    assumptions_of,
-    examples_of,
-    find,
-    first_options,
-    grouped,
-)
+from rooflinekit.cli import command
 from rooflinekit.cli.failures import guarded
 from rooflinekit.cli.output import emit
 from rooflinekit.estimation.options import OptionRow
@@ -41,7 +31,7 @@ class Commands(Mapping[str, Any]):
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         self._names = dict.fromkeys(
-            words.removeprefix(prefix).split()[0] for words in COMMANDS if words.startswith(prefix)
+            words.removeprefix(prefix).split()[0] for words in command.COMMANDS if words.startswith(prefix)
         )
         self._made: dict[str, Any] = {}
 
@@ -49,8 +39,10 @@ class Commands(Mapping[str, Any]):
         if name not in self._names:
             raise KeyError(name)
         if name not in self._made:
-            made = _made(f"{self.prefix}{name}") if f"{self.prefix}{name}" in COMMANDS else _accuracy()
-            made.rich_help_panel = next((title for title, names in PANELS.items() if name in names), None)
+            made = _made(f"{self.prefix}{name}") if f"{self.prefix}{name}" in command.COMMANDS else _accuracy()
+            made.rich_help_panel = next(
+                (title for title, names in command.help_table()["panels"].items() if name in names), None
+            )
             self._made[name] = made
         return self._made[name]
 
@@ -111,7 +103,7 @@ class AccuracyGroup(CommandGroup):
 class OptionCommand(TyperCommand):
     """A command of the table; its options also have old names, which are not shown."""
 
-    asked: Command
+    asked: command.Command
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Examples first, then arguments and options in two columns, below the headings of the table of options."""
@@ -119,11 +111,11 @@ class OptionCommand(TyperCommand):
         free = (name.upper() if row.required else f"[{name.upper()}]" for name, row in self.asked.arguments.items())
         lines = [f"Usage: {ctx.command_path} [OPTIONS] {' '.join(free)}", ""]
         lines += [*(line for part in self.asked.help.splitlines() for line in wrap(part, _width()) or [""]), ""]
-        if examples := examples_of(words):
+        if examples := command.examples_of(words):
             lines += [*(f"  {example}" for example in examples), ""]
         lines += [line for name, row in self.asked.arguments.items() for line in _columns(name.upper(), row.help)]
-        shown = self.asked.options if whole else first_options(words)
-        for title, rows in grouped(shown, tuple(GROUPS)):
+        shown = self.asked.options if whole else command.first_options(words)
+        for title, rows in command.grouped(shown, tuple(GROUPS)):
             lines += ["", f"{title or 'Options'}:"]
             for name, row in rows.items():
                 word = "" if row.kind == "flag" else f" {row.metavar or row.word}"
@@ -131,7 +123,7 @@ class OptionCommand(TyperCommand):
                 told = f"{row.help} [{usual}]" if usual else row.help
                 short = f", -{row.short}" if row.short else ""
                 lines += _columns(f"--{name.replace('_', '-')}{short}{word}", told)
-        assumed = [line for text in assumptions_of(words)
+        assumed = [line for text in command.assumptions_of(words)
                    for line in wrap(text, _width(), initial_indent="  ", subsequent_indent="    ")]  # fmt: skip
         lines += ["", "Assumed unless options say otherwise:", *assumed] if assumed else []
         if more := len(self.asked.options) - len(shown):
@@ -197,13 +189,15 @@ def _accuracy() -> Any:
 
 def _made(words: str) -> Any:
     """A command of the table as one of typer's: every value a text, which its option reads."""
-    found, one = find(words), typer.Typer(add_completion=False)
+    found, one = command.find(words), typer.Typer(add_completion=False)
 
     def call(**texts: Any) -> int:
         return found.call({name.rstrip("_"): text for name, text in texts.items()})
 
     rows = [_argument(name, each) for name, each in found.arguments.items()]
-    rows += [_option(name, each) for _, some in grouped(found.options, tuple(GROUPS)) for name, each in some.items()]
+    rows += [
+        _option(name, each) for _, some in command.grouped(found.options, tuple(GROUPS)) for name, each in some.items()
+    ]
     call.__signature__ = Signature(rows)  # type: ignore[attr-defined]
     call.__annotations__ = {row.name: row.annotation for row in rows} | {"return": int}
     one.command(words.rsplit(maxsplit=1)[-1], cls=OptionCommand, help=found.help)(call)
@@ -212,7 +206,7 @@ def _made(words: str) -> Any:
     return made
 
 
-def _argument(name: str, row: Argument) -> Parameter:
+def _argument(name: str, row: command.Argument) -> Parameter:
     kind: Any = list[str] if row.many else str
     shown = typer.Argument(help=row.help, autocompletion=_completion(row.complete))
     return Parameter(

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from inspect import getdoc
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from rooflinekit.cli.output import CommandOutput
 from rooflinekit.estimation.options import OptionRow, options_of
 from rooflinekit.model.types.errors import InputError, RooflinekitError
+from rooflinekit.specs.files import table_of
 
 
 class Argument(NamedTuple):
@@ -70,6 +70,11 @@ class Command:
                 free = [] if argument.many else free
         return None if free else texts
 
+    def answer(self, words: Sequence[str]) -> int | None:
+        """Run a command line without surprises; None, and nothing is done, for another."""
+        texts = self.words(words)
+        return None if texts is None else self.call(texts)
+
     def call(self, texts: Mapping[str, Any]) -> int:
         """Read texts as the values of their options, and run; what was not said is left to its default."""
         given = {name: self.value(name, text) for name, text in texts.items() if text not in (None, False, [], ())}
@@ -124,6 +129,12 @@ def command(
     return decorated
 
 
+def refuse(given: Mapping[str, Any], why: str) -> None:
+    """Raise InputError for the first option that was given."""
+    for name in (name for name, value in given.items() if value is not None):
+        raise InputError(f"--{name.replace('_', '-')} {why}")
+
+
 _APART = ("sweep", "plan", "validate", "calibrate")  # which have modules of their own
 _WRITING = ("workbook", "report", "serve", "mcp")
 COMMANDS = {
@@ -136,15 +147,6 @@ COMMANDS = {
 }  # fmt: skip
 """The words of each command, and the module that holds it; it is imported when it is asked for."""
 
-PANELS = {
-    "Predict": ("estimate", "explain", "simulate", "trace", "shapes"),
-    "Decide": ("levers", "cost", "sweep", "plan", "launch"),
-    "Look up": ("models", "gpus", "show"),
-    "Measure and compare": ("validate", "calibrate", "compare", "verify", "guard", "watch", "accuracy"),
-    "Show and serve": _WRITING,
-}
-"""The headings of `rooflinekit --help`, and the commands below each."""
-
 
 @cache
 def find(words: str) -> Command:
@@ -153,11 +155,13 @@ def find(words: str) -> Command:
     return found
 
 
+help_table = partial(table_of, __file__)
+"""Examples, first options, headings, and options of others, of the help and of messages; read where they are shown."""
+
+
 def examples_of(words: str) -> list[str]:
     """Lines that the help of a command ends with."""
-    from rooflinekit.specs.files import kept, read_yaml
-
-    lines: list[str] = kept(read_yaml, Path(__file__).with_name("examples.yaml")).get(words, [])
+    lines: list[str] = help_table()["examples"].get(words, [])
     return lines
 
 
@@ -167,12 +171,10 @@ MOST_SHOWN = 25
 
 def first_options(words: str) -> Mapping[str, OptionRow]:
     """The options of a command that its first help screen shows: all of them where they are few."""
-    from rooflinekit.specs.files import kept, read_yaml
-
     options = find(words).options
     if len(options) <= MOST_SHOWN:
         return options
-    table = kept(read_yaml, Path(__file__).with_name("first_options.yaml"))
+    table = help_table()["first"]
     shown = table["only"].get(words) or (*table["every"], *table["besides"].get(words, ()))
     return {name: option for name, option in options.items() if name in shown}
 

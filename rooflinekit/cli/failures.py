@@ -8,20 +8,13 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from rooflinekit.cli.command import help_table
 from rooflinekit.cli.interrupts import interrupted
 from rooflinekit.cli.output import brief, emit, note
 from rooflinekit.model.types.errors import RooflinekitError, nearest_of
 
 INTERRUPTED = 130
 _MOST = 2000  # characters of a message
-_ELSEWHERE = {
-    "--tensor-parallel-size": "--tp", "--tp-size": "--tp", "--pipeline-parallel-size": "--pp", "--pp-size": "--pp",
-    "--data-parallel-size": "--dp", "--dtype": "--weights, --activations and --kv", "--quantization": "--weights",
-    "--kv-cache-dtype": "--kv", "--batch-size": "--batch", "--input-len": "--isl", "--random-input-len": "--isl",
-    "--output-len": "--osl", "--random-output-len": "--osl", "--request-rate": "--rate", "--qps": "--rate",
-    "--max-concurrency": "--concurrency", "--max-num-batched-tokens": "--token-budget",
-}  # fmt: skip
-"""Options of engines and their benchmark clients, and what they are called here."""
 
 
 def guarded(run: Callable[[], Any], commands: Iterable[str] = ()) -> tuple[Any, int]:
@@ -76,7 +69,7 @@ def _other(error: Exception, commands: Iterable[str]) -> int:
     if message.startswith("No such command"):
         wrong = message.split("'")[1]
         message = f"unknown command {wrong!r}; nearest: {nearest_of(wrong, sorted(commands))}"
-    elif message.startswith("No such option") and (ours := _ELSEWHERE.get(message.split()[3])):
+    elif message.startswith("No such option") and (ours := help_table()["elsewhere"].get(message.split()[3])):
         message = f"no such option: {message.split()[3]}; here it is {ours}"
     elif message.startswith("Missing argument") and (meaning := getattr(getattr(error, "param", None), "help", "")):
         message = f"{message}: {meaning[:1].lower()}{meaning[1:].rstrip('.')}"

@@ -189,20 +189,14 @@ def counting(verb: str, total: int | None = None) -> Iterator[Callable[..., None
     if not sys.stderr.isatty() or find_spec("rich") is None:  # hosts that only measure have no rich
         yield lambda *_: None
         return
+    from rich import progress as rich
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
 
-    done = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(
-        *done, TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True), transient=True
-    ) as bar:
+    columns = (
+        rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn(), rich.TimeElapsedColumn(),
+        rich.TextColumn("left"), rich.TimeRemainingColumn(),
+    )  # fmt: skip
+    with rich.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(verb, total=total)
 
         def step(name: str, number: int | None = None, of: int | None = total) -> None:

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.cli.command import command
+from rooflinekit.cli.command import command, refuse
 from rooflinekit.cli.failures import INTERRUPTED
 from rooflinekit.cli.output import CommandOutput, counting
+from rooflinekit.estimation import scenario as tables
 from rooflinekit.estimation.options import options_of, part_of
-from rooflinekit.estimation.scenario import (
-    Accelerators,
-    InverseOptions,
-    LoadCase,
-    PlanOptions,
-    Rollout,
-    RolloutCase,
-    StaticCase,
-    WrittenOptions,
-)
 from rooflinekit.model.types.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,7 +23,7 @@ _STATIC = ("batch",)
 _SEARCHED = ("aggregated_only", "one_kind", "seed", "by")  # how fleets are searched: one needs no search
 
 
-@command(Accelerators, PlanOptions, InverseOptions, WrittenOptions, leave=("context",))
+@command(tables.Accelerators, tables.PlanOptions, tables.InverseOptions, tables.WrittenOptions, leave=("context",))
 def plan(
     model: str, *, to: CommandOutput, gpu: Sequence[str] = ("h100-sxm",), slo: Sequence[str] = (),
     subject_to: str | None = None, ttft: float | None = None, tpot: float | None = None, max: str | None = None,
@@ -41,7 +32,7 @@ def plan(
     """From traffic, objectives and prices to the cheapest deployments; or the largest load of one deployment."""
     to.check()
     if max is None and find is None:
-        _refuse(part_of(asked, _STATIC) | ({"subject_to": subject_to} if subject_to else {}), "needs --max or --find")
+        refuse(part_of(asked, _STATIC) | ({"subject_to": subject_to} if subject_to else {}), "needs --max or --find")
     static = max in ("batch", "context") or find == "bandwidth"
     if "clean" in asked and "trace" not in asked:
         raise InputError("--clean is about the rows of a trace; add --trace, or leave it out")
@@ -65,7 +56,7 @@ def _answered(
         if largest or least or slo:
             raise InputError("--rollout asks how long a training step takes; leave --max, --find and objectives out")
         return _rollout(answers, model, gpus, asked)
-    _refuse(part_of(asked, options_of(Rollout)), "goes with --rollout")
+    refuse(part_of(asked, options_of(tables.Rollout)), "goes with --rollout")
     if (classes := asked.pop("classes", None)) is not None:
         from rooflinekit.decision.planning.classes import plan_classes
 
@@ -86,7 +77,7 @@ def _answered(
     if largest is not None or least == "bandwidth":
         return _one_deployment(model, gpus, largest, slo, asked)
     if least is not None:
-        _refuse(part_of(asked, _STATIC), f"has no part in --find {least}")
+        refuse(part_of(asked, _STATIC), f"has no part in --find {least}")
     if least not in (None, "gpus"):
         return break_even_prices(model, gpus, slo, **asked)
     with counting("plan") as progress:
@@ -98,7 +89,7 @@ def _rollout(answers: int, model: str, gpus: list[str], asked: dict[str, Any]) -
     from rooflinekit.decision.planning.rollout import plan_rollout
 
     single = _single("--rollout asks", gpus, asked)
-    _refuse({key: value for key, value in asked.items() if key not in (*options_of(RolloutCase), *_LISTS)},
+    refuse({key: value for key, value in asked.items() if key not in (*options_of(tables.RolloutCase), *_LISTS)},
             "has no part in --rollout")  # fmt: skip
     return plan_rollout(answers, model, gpus[0], **asked | single)
 
@@ -120,9 +111,9 @@ def _one_deployment(
 
     single = {"engine": "vllm"} | _single("--max and --find bandwidth ask", gpus, asked)  # it is named, given or not
     loaded = largest in ("rate", "users", "concurrency")
-    taken = [*(options_of(LoadCase) | options_of(StaticCase)), *(["confidence"] if loaded else ())]
+    taken = [*(options_of(tables.LoadCase) | options_of(tables.StaticCase)), *(["confidence"] if loaded else ())]
     fleets = {key: value for key, value in asked.items() if key not in (*taken, *_LISTS, *_SEARCHED)}
-    _refuse(fleets, "has no part in --max and --find bandwidth")
+    refuse(fleets, "has no part in --max and --find bandwidth")
     given = part_of(asked, [key for key in taken if key not in single]) | single
     for key in ("isl", "osl"):
         if not loaded and isinstance(given.get(key), str):
@@ -144,8 +135,3 @@ def _objectives(
     if len(said) > 1:
         raise InputError("--slo, --subject-to, and --ttft with --tpot say the same thing; give one")
     return said[0] if said else None
-
-
-def _refuse(given: Mapping[str, Any], why: str) -> None:
-    for key in given:
-        raise InputError(f"--{key.replace('_', '-')} {why}")

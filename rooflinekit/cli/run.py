@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from rooflinekit.cli.command import COMMANDS, Command, find
+from rooflinekit.cli.command import COMMANDS, find
 from rooflinekit.cli.failures import guarded
 
 
@@ -18,14 +18,9 @@ def main(words: Sequence[str] | None = None) -> None:
     name = " ".join(words[: 2 if words[:1] == ["accuracy"] else 1])
     if name in COMMANDS and "_ROOFLINEKIT_COMPLETE" not in os.environ:
         rest = words[name.count(" ") + 1 :]
-        done, code = guarded(lambda: _answered(find(name), rest))
+        done, code = guarded(lambda: find(name).answer(rest))
         if done is not None or code:
             sys.exit(code)
     from rooflinekit.cli.app import app  # half as long again to start: it explains options, slips and completions
 
     app(words)
-
-
-def _answered(command: Command, words: Sequence[str]) -> int | None:
-    texts = command.words(words)
-    return None if texts is None else command.call(texts)

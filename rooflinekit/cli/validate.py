@@ -14,12 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rooflinekit.cli.command import command
 from rooflinekit.cli.output import CommandOutput, counting, emit
 from rooflinekit.estimation.scenario import Measuring
-from rooflinekit.model.types.errors import (
-    InputError,
-    InterruptedRunError,
-    RooflinekitError,
-    needing,
-)
+from rooflinekit.model.types.errors import InputError, InterruptedRunError, RooflinekitError, needing
 from rooflinekit.specs.writing import write_whole
 
 if TYPE_CHECKING:

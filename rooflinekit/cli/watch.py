@@ -19,19 +19,8 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from rooflinekit.cli.output import CommandOutput, note
+from rooflinekit.evidence import exposition
 from rooflinekit.evidence.benchmark_runs import Given
-from rooflinekit.evidence.exposition import (
-    SCRAPED,
-    GrowingLog,
-    MeasuredInterval,
-    Scrape,
-    between,
-    is_recording,
-    read_scrape,
-    scrape_text,
-    spans,
-    together,
-)
 from rooflinekit.evidence.measured import read_intervals, read_start
 from rooflinekit.evidence.measurement import StartUp
 from rooflinekit.evidence.watching import LEARNT, Watched, Watcher, left_out
@@ -119,7 +108,7 @@ def _told_apart(sources: Sequence[str], follow: bool, running: bool) -> tuple[li
     return live, files, [log for log in started.values() if log is not None]
 
 
-def _read(paths: Sequence[Path]) -> Iterator[list[MeasuredInterval]]:
+def _read(paths: Sequence[Path]) -> Iterator[list[exposition.MeasuredInterval]]:
     """Everything that files hold, at once."""
     yield sorted((each for path in paths for each in read_intervals(path)), key=attrgetter("end"))
 
@@ -134,7 +123,7 @@ def _check_recording(path: Path) -> None:
 def _recorded(path: Path) -> bool:
     admit(path)
     with path.open(encoding="utf-8", errors="replace") as file:
-        return is_recording(file.read(len(SCRAPED)))
+        return exposition.is_recording(file.read(len(exposition.SCRAPED)))
 
 
 def _updated(watcher: Watcher, update: Path | None) -> int:
@@ -145,12 +134,14 @@ def _updated(watcher: Watcher, update: Path | None) -> int:
     return 0
 
 
-def _intervals(addresses: Sequence[str], every: float, record: Path | None) -> Iterator[list[MeasuredInterval]]:
+def _intervals(
+    addresses: Sequence[str], every: float, record: Path | None
+) -> Iterator[list[exposition.MeasuredInterval]]:
     """Intervals between looks at all servers.
 
     All must answer the first look. Later, one that gives no metrics is said, and the others go on.
     """
-    before: dict[str, Scrape] = {}
+    before: dict[str, exposition.Scrape] = {}
     clock: float | None = None  # of the last look, less the time since this machine started
     token = os.environ.get(TOKEN, "").strip()
     if not (token.isascii() and (token.isprintable() or not token)):
@@ -158,14 +149,14 @@ def _intervals(addresses: Sequence[str], every: float, record: Path | None) -> I
     while True:
         begun, now = time.monotonic(), time.time()
         was_set, clock = clock is not None and abs(now - begun - clock) > _SET, now - begun
-        texts, after = dict[str, str](), dict[str, Scrape]()
+        texts, after = dict[str, str](), dict[str, exposition.Scrape]()
         with ThreadPoolExecutor(len(addresses)) as pool:  # one that hangs delays no look at the others
             looks = {address: pool.submit(_fetched, address, token) for address in addresses}
         for address, look in looks.items():
             try:
                 text = look.result()
-                after[address] = read_scrape(text, now, address)
-                together(list(after.values()))
+                after[address] = exposition.read_scrape(text, now, address)
+                exposition.together(list(after.values()))
             except SpecError as error:
                 if not before:
                     raise
@@ -177,9 +168,9 @@ def _intervals(addresses: Sequence[str], every: float, record: Path | None) -> I
                     note(said)
         if record is not None and texts:
             with record.open("a", encoding="utf-8") as file:
-                file.write("".join(scrape_text(text, now, address) for address, text in texts.items()))
+                file.write("".join(exposition.scrape_text(text, now, address) for address, text in texts.items()))
         if after:
-            found = between(before, after, addresses[0]) if before and not was_set else None
+            found = exposition.between(before, after, addresses[0]) if before and not was_set else None
             if before and was_set:
                 note("the clock of this machine was set, or it slept; looking again")
             elif before and found is None:
@@ -287,21 +278,21 @@ def _spans(path: Path, lines: Iterator[str]) -> Iterator[Mapping[str, Any]]:
     lost = 0
     for line in filter(str.strip, lines):
         try:
-            yield from spans(dict(json.loads(line)))
+            yield from exposition.spans(dict(json.loads(line)))
         except (ValueError, TypeError, RecursionError):
             lost += 1
     if lost:
         note(f"{path}: {lost} lines are no JSON objects, and are left out")
 
 
-def _followed(paths: Sequence[Path], every: float) -> Iterator[list[MeasuredInterval]]:
+def _followed(paths: Sequence[Path], every: float) -> Iterator[list[exposition.MeasuredInterval]]:
     """The minutes of logs of requests that grow."""
-    logs = [(_Tail(path), GrowingLog(path.name)) for path in paths]
+    logs = [(_Tail(path), exposition.GrowingLog(path.name)) for path in paths]
     with ExitStack() as opened:
         for tail, _ in logs:
             opened.callback(tail.close)
         while True:
-            begun, found = time.monotonic(), list[MeasuredInterval]()
+            begun, found = time.monotonic(), list[exposition.MeasuredInterval]()
             for tail, log in logs:
                 if new := list(_spans(tail.path, tail.lines())):
                     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.cli.command import MAYBE_MODEL, Argument, command
+from rooflinekit.cli.command import MAYBE_MODEL, Argument, command, refuse
 from rooflinekit.cli.output import CommandOutput, emit, note, working
 from rooflinekit.estimation import scenario as tables
 from rooflinekit.estimation.options import options_of
@@ -126,10 +126,10 @@ def serve(
     With --engine-of, pretend to be an engine: an OpenAI-compatible server whose tokens come at played times.
     """
     if engine_of is not None:
-        _refuse({"workers": workers, "site": site, "seconds": seconds}, "is of the other server; leave --engine-of out")
+        refuse({"workers": workers, "site": site, "seconds": seconds}, "is of the other server; leave --engine-of out")
         _serve_engine(engine_of, (host, port), (time or "real").lower(), streams)
         return
-    _refuse({"time": time, "streams": streams}, "goes with --engine-of")
+    refuse({"time": time, "streams": streams}, "goes with --engine-of")
     from rooflinekit.ops.web import listen, run
     from rooflinekit.simulation.execute import processors
 
@@ -138,11 +138,6 @@ def serve(
     with listen(host, port) as listening:
         said = f"serving on http://{name}:{port}; /openapi.json says what; ends with Ctrl-C"
         run(listening, workers or processors(), seconds, site, lambda: note(said))
-
-
-def _refuse(given: dict[str, Any], why: str) -> None:
-    for name in (name for name, value in given.items() if value is not None):
-        raise InputError(f"--{name} {why}")
 
 
 _SERVED = "a plan's JSON file, or a MODEL with options of simulate, such as 'llama-3-8b --gpu h100 --tp 2'"

@@ -9,43 +9,26 @@ from typing import Any
 
 from rooflinekit.model.cache import model_cache_law
 from rooflinekit.model.parameter_count import ParameterCount, count_parameters, stored_bytes
+from rooflinekit.model.types import model as nets
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.hardware import Accelerator
-from rooflinekit.model.types.model import (
-    Attention,
-    CompressedAttention,
-    DenseFFN,
-    LatentAttention,
-    Layer,
-    Mixer,
-    MixtureOfExperts,
-    Model,
-)
 from rooflinekit.model.types.units import GB, format_bytes, format_count, format_rate
 from rooflinekit.report.document import CellTable, Document, Facts, Section, amount
+from rooflinekit.specs.files import table_of
 from rooflinekit.specs.locate import Loaded
 
 _MODULES = ("embedding", "attention", "ffn", "experts", "shared_experts", "lm_head", "other")
-_HEADINGS = {  # the columns that a terminal shows; the other formats have all
-    "name": "name", "params_total": "params", "params_active": "active", "mixers": "attention",
-    "kv_bytes_per_token": "KV/token", "max_context": "context", "bf16_tflops": "bf16 TF", "fp8_tflops": "fp8 TF",
-    "memory_gb": "GB", "bandwidth_gb_s": "GB/s", "link_gb_s": "link GB/s", "domain_size": "linked",
-    "usd_per_hour": "$/h",
-}  # fmt: skip
-_SHORT = {  # words of that column of attention; md, csv and json have them whole
-    "gated_delta_net": "gdn", "gated_convolution": "conv", "cross_attention": "cross", " window ": " w",
-    " chunk ": " c", " + ": "+",
-}  # fmt: skip
 
 
 def listed(rows: Sequence[dict[str, Any]], everything: bool) -> Document:
     """Rows of models or of accelerators, with all of their columns or those that a terminal has room for."""
-    names = [name for name in rows[0] if everything or name in _HEADINGS]
+    headings = table_of(__file__)["headings"]
+    names = [name for name in rows[0] if everything or name in headings]
     cells = [[_cell(name, row[name]) for name in names] for row in rows]
     if not everything:
         cells = [list(map(_short, names, row)) for row in cells]
     left = [column for column, name in enumerate(names) if isinstance(rows[0][name], str)]
-    return [Section("", [CellTable([_HEADINGS.get(name, name) for name in names], cells, left)])]
+    return [Section("", [CellTable([headings.get(name, name) for name in names], cells, left)])]
 
 
 def _cell(key: str, value: Any) -> str:
@@ -67,24 +50,24 @@ def _short(key: str, cell: str) -> str:
     'conv+gqa+gqa w256'
     """
     if key == "mixers":
-        for long, short in _SHORT.items():
+        for long, short in table_of(__file__)["short"].items():
             cell = cell.replace(long, short)
     return cell
 
 
-def document(found: Loaded[Model] | Loaded[Accelerator] | ParameterCount) -> Document:
+def document(found: Loaded[nets.Model] | Loaded[Accelerator] | ParameterCount) -> Document:
     """One model or accelerator with its sources, or the parameters of a model by module."""
     if isinstance(found, ParameterCount):
         counts = [[name, f"{getattr(found, name):,}"] for name in (*_MODULES, "total", "active")]
         return [Section("Parameters", [CellTable(["module", "weights"], counts)])]
     item = found.value
-    sections, sources = _model(item) if isinstance(item, Model) else _accelerator(item)
+    sections, sources = _model(item) if isinstance(item, nets.Model) else _accelerator(item)
     aliases = [("aliases", ", ".join(item.aliases))] if item.aliases else []
     notes = [("note", note) for note in (*item.notes, *found.warnings)]
     return [*sections, Section("", [Facts(*sources, *aliases, *notes)])]
 
 
-def model_row(model: Model) -> dict[str, Any]:
+def model_row(model: nets.Model) -> dict[str, Any]:
     """One model as a flat row."""
     count = count_parameters(model)
     return {
@@ -99,23 +82,23 @@ def model_row(model: Model) -> dict[str, Any]:
     }
 
 
-def kind_of(mixer: Mixer | None) -> str:
+def kind_of(mixer: nets.Mixer | None) -> str:
     """Name of a mixer in tables.
 
-    >>> kind_of(Attention(32, 8, 128, 128, window=4096))
+    >>> kind_of(nets.Attention(32, 8, 128, 128, window=4096))
     'gqa window 4096'
     """
     if mixer is None:
         return "none"
     if indexer := getattr(mixer, "indexer", None):
         return f"{mixer.kind} top-{indexer.top_k}"
-    if isinstance(mixer, Attention):
+    if isinstance(mixer, nets.Attention):
         limit = f" window {mixer.window}" if mixer.window else f" chunk {mixer.chunk}" if mixer.chunk else ""
         return mixer.kind + limit
     return mixer.kind
 
 
-def model_entry(model: Model) -> dict[str, Any]:
+def model_entry(model: nets.Model) -> dict[str, Any]:
     """Everything known about a model, with where it was read."""
     count, law = count_parameters(model), model_cache_law(model)
     return {
@@ -142,29 +125,29 @@ def model_entry(model: Model) -> dict[str, Any]:
     }
 
 
-def _kinds(model: Model) -> Counter[str]:
+def _kinds(model: nets.Model) -> Counter[str]:
     """Kinds of layers with their counts, those of an encoder first, however many earlier sums each attends to."""
     encoder = () if model.encoder is None else model.encoder.layers
     own = (_layer(replace(layer, sources=min(layer.sources, 1), opens=False)) for layer in model.layers)
     return Counter([*(f"encoder: {_layer(layer)}" for layer in encoder), *own])
 
 
-def _layer(layer: Layer) -> str:
+def _layer(layer: nets.Layer) -> str:
     ffn = layer.ffn
-    if isinstance(ffn, MixtureOfExperts):
+    if isinstance(ffn, nets.MixtureOfExperts):
         shared = f", shared {ffn.shared_width}" if ffn.shared_width else ""
         block = f"{ffn.experts} experts of {ffn.width}, top {ffn.top_k}{shared}"
-    elif isinstance(ffn, DenseFFN):
+    elif isinstance(ffn, nets.DenseFFN):
         block = f"FFN {ffn.width}{' gated' if ffn.gated else ''}"
     else:
         block = "no FFN" if ffn is None else type(ffn).__name__
     heads = ""
-    if isinstance(layer.mixer, Attention):
+    if isinstance(layer.mixer, nets.Attention):
         keys = "of an earlier layer" if layer.mixer.shared else f"{layer.mixer.kv_heads} KV"
         heads = f" {layer.mixer.heads} heads, {keys}, width {layer.mixer.head_dim}"
-    elif isinstance(layer.mixer, LatentAttention):
+    elif isinstance(layer.mixer, nets.LatentAttention):
         heads = f" {layer.mixer.heads} heads, latent {layer.mixer.kv_rank}+{layer.mixer.rope_dim}"
-    elif isinstance(layer.mixer, CompressedAttention):
+    elif isinstance(layer.mixer, nets.CompressedAttention):
         keys = f", and a key of {layer.mixer.ratio} tokens" if layer.mixer.ratio else ""
         heads = f" {layer.mixer.heads} heads, width {layer.mixer.head_dim}, window {layer.mixer.window}{keys}"
     stream = f"; {layer.streams} streams" if layer.streams > 1 else "; attends to earlier sums" if layer.sources else ""
@@ -172,19 +155,19 @@ def _layer(layer: Layer) -> str:
     return f"{kind_of(layer.mixer)}{heads}; {block}{stream}"
 
 
-def entry(found: Loaded[Model] | Loaded[Accelerator]) -> dict[str, Any]:
+def entry(found: Loaded[nets.Model] | Loaded[Accelerator]) -> dict[str, Any]:
     """Everything known about one, for JSON."""
     item = found.value
-    known = model_entry(item) if isinstance(item, Model) else accelerator_entry(item)
+    known = model_entry(item) if isinstance(item, nets.Model) else accelerator_entry(item)
     return known | {"warnings": list(found.warnings)}
 
 
-def flat(found: Loaded[Model] | Loaded[Accelerator]) -> dict[str, Any]:
+def flat(found: Loaded[nets.Model] | Loaded[Accelerator]) -> dict[str, Any]:
     """Flatten an answer to one row, as far as it goes into one."""
     return {key: value for key, value in entry(found).items() if not isinstance(value, (dict, list))}
 
 
-def _model(model: Model) -> tuple[list[Section], list[tuple[str, str]]]:
+def _model(model: nets.Model) -> tuple[list[Section], list[tuple[str, str]]]:
     entry, count = model_entry(model), count_parameters(model)
     cache, context = entry["kv_bytes_per_token"], model.max_context
     rows = [

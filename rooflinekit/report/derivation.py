@@ -13,20 +13,8 @@ from typing import Any
 from rooflinekit.explanation.front import TIMELESS, Derivation
 from rooflinekit.model.graph.tree import FUNCTIONS, Node
 from rooflinekit.model.types.units import format_bytes, format_count, format_rate, format_time
-from rooflinekit.report.document import (
-    WIDTH,
-    Document,
-    FixedLines,
-    Items,
-    Section,
-    Words,
-    asked,
-    footer,
-    formats,
-    headed,
-    ms,
-    origin,
-)
+from rooflinekit.report import document as blocks
+from rooflinekit.report.document import asked, footer, formats, headed, ms, origin
 from rooflinekit.report.request import Request, Waterfall, step_parts
 
 _LINES = 70  # nodes that are shown where no depth is asked for
@@ -57,7 +45,7 @@ def quantity(value: float, unit: str) -> str:
     return f"{text} {unit}".rstrip() if abs(value) < _EXACT else format_count(value, unit)
 
 
-def document(found: Derivation, depth: int | None = None) -> Document:
+def document(found: Derivation, depth: int | None = None) -> blocks.Document:
     """The whole answer, as deep as fits on a page or two if no depth is given."""
     deepest = _height(found.root)
     if depth is None:
@@ -79,16 +67,16 @@ def document(found: Derivation, depth: int | None = None) -> Document:
     ]
     rests = rests if found.metric in TIMELESS else [origin(e.calibration, e.evidence), *rests]
     return [
-        Section(f"{found.metric} of {headed(e)}", [Words(*facts)]),
+        blocks.Section(f"{found.metric} of {headed(e)}", [blocks.Words(*facts)]),
         *_spent(found),
-        Section("", [tree]),
-        Section("", [Words(*more)]),
-        Section("", [tree.sources]),
+        blocks.Section("", [tree]),
+        blocks.Section("", [blocks.Words(*more)]),
+        blocks.Section("", [tree.sources]),
         footer("; ".join(rests), found.warnings, e.version),
     ]
 
 
-def _spent(found: Derivation) -> Iterator[Section]:
+def _spent(found: Derivation) -> Iterator[blocks.Section]:
     """Bars of the time, before the tree: parts of a request under load, of a step of a static batch."""
     if found.metric not in ("tpot", "ttft"):
         return
@@ -98,7 +86,7 @@ def _spent(found: Derivation) -> Iterator[Section]:
         yield request.section()
         return
     step = answer.decode if found.metric == "tpot" else answer.prefill
-    yield Section("", [Waterfall(f"the step takes {ms(step.time_ms)}:", step_parts(step))])
+    yield blocks.Section("", [Waterfall(f"the step takes {ms(step.time_ms)}:", step_parts(step))])
 
 
 def rows(found: Derivation) -> list[dict[str, Any]]:
@@ -199,23 +187,23 @@ def folded(node: Node, depth: int, shown: set[int]) -> str:
     return f"<details><summary>{head}</summary><div class=below>{lines}{source}{inside}</div></details>"
 
 
-class _Tree(Items):
+class _Tree(blocks.Items):
     """A derivation to some depth: drawn on a terminal, with formulas in numbers; folded in notebooks, else a list."""
 
     def __init__(self, root: Node, depth: int) -> None:
         super().__init__(*_items(root, depth, _Sources()))
         self.root, self.depth, self.sources = root, depth, _Sources()
-        self.drawn = list(_branches(root, depth, self.sources, WIDTH))
+        self.drawn = list(_branches(root, depth, self.sources, blocks.WIDTH))
 
-    def text(self, width: int = WIDTH) -> list[str]:
-        return self.drawn if width == WIDTH else list(_branches(self.root, self.depth, _Sources(), width))
+    def text(self, width: int = blocks.WIDTH) -> list[str]:
+        return self.drawn if width == blocks.WIDTH else list(_branches(self.root, self.depth, _Sources(), width))
 
     def html(self) -> str:
         style = "<style>.rooflinekit .below{border-left:2px solid #8888;padding-left:12px;margin-left:5px}</style>"
         return style + folded(self.root, self.depth, set())
 
 
-class _Sources(FixedLines):
+class _Sources(blocks.FixedLines):
     """Sources in the order in which they are met, numbered; and which trees were shown. Lists name them in place."""
 
     def __init__(self) -> None:
@@ -238,7 +226,7 @@ class _Sources(FixedLines):
     def number(self, text: str) -> int:
         return self._numbers.setdefault(text, len(self._numbers) + 1)
 
-    def text(self, width: int = WIDTH) -> list[str]:
+    def text(self, width: int = blocks.WIDTH) -> list[str]:
         wrap = textwrap.TextWrapper(width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
         return [line for text, number in self._numbers.items() for line in wrap.wrap(f"[{number}] {text}")]
 

@@ -13,13 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.units import format_time, significant
-from rooflinekit.specs.escaping import (
-    markdown_cell,
-    markdown_marked,
-    markdown_words,
-    marked_parts,
-    terminal_cell,
-)
+from rooflinekit.specs.escaping import markdown_cell, markdown_marked, markdown_words, marked_parts, terminal_cell
 from rooflinekit.version import __version__
 
 if TYPE_CHECKING:

@@ -9,32 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 from rooflinekit.decision.sensitivity.moves import ADVISED, Advice, advice, signed_share
+from rooflinekit.estimation import results
 from rooflinekit.estimation.estimator import question_of
 from rooflinekit.estimation.notes import fitting
-from rooflinekit.estimation.results import (
-    EnergyResult,
-    Estimate,
-    KernelResult,
-    LoadResult,
-    SpeculationResult,
-    StepResult,
-)
 from rooflinekit.model.types.units import format_bytes, format_count, format_time, percent
-from rooflinekit.report.document import (
-    Block,
-    CellTable,
-    Document,
-    Facts,
-    FixedLines,
-    Section,
-    Words,
-    asked,
-    ended,
-    formats,
-    headed,
-    ms,
-    three,
-)
+from rooflinekit.report import document as blocks
+from rooflinekit.report.document import asked, ended, formats, headed, ms, three
 from rooflinekit.report.request import LEAST, Request, Waterfall, counted, latencies, share_text, step_parts
 
 _KERNEL_HEADER = ["kernel", "n", "FLOP", "bytes", "FLOP/B", "time", "bound", "share", "limit"]
@@ -47,18 +27,19 @@ _FOLDED = 0.01  # share of a step below which kernels stand in one line together
 _MORE = "`rooflinekit levers` tries more; `-v` shows each kernel"
 
 
-def document(estimate: Estimate, kernels: bool = False) -> Document:
+def document(estimate: results.Estimate, kernels: bool = False) -> blocks.Document:
     """The answer on one screen; with `kernels`, what else is known of both steps, and their kernels, below it."""
     e, i = estimate, estimate.inputs
     end, request = ended(e), Request.of(e)
-    facts = Facts(*_memory(e, kernels))
+    bars = Waterfall(f"a decode step takes {ms(e.decode.time_ms)}:", step_parts(e.decode))
+    facts = blocks.Facts(*_memory(e, kernels))
     speeds = [("draft", _drafted(e.speculation))] if e.speculation else []
     speeds += _speeds(e)
     return [
-        Section(headed(e), [Words(f"{asked(e)}; {formats(i)}"), *_answered(e, request)]),
-        Section("", [_times(e), Facts(*_alone(e), *speeds, *_doubt(e))]),
-        request.section() if request else _step(e),
-        Section("", [facts, *(() if kernels else (*_next(e), *end.blocks))]),
+        blocks.Section(headed(e), [blocks.Words(f"{asked(e)}; {formats(i)}"), *_answered(e, request)]),
+        blocks.Section("", [_times(e), blocks.Facts(*_alone(e), *speeds, *_doubt(e))]),
+        request.section() if request else blocks.Section("", [bars]),
+        blocks.Section("", [facts, *(() if kernels else (*_next(e), *end.blocks))]),
         *((*_detail(e), end) if kernels else ()),
     ]
 
@@ -73,17 +54,17 @@ def others_words(
     'In 8 of 10 deployments of others a token took 19.0 to 41.0 ms and the firs'
     """
     if inner is not None and outer is not None:
-        told = [(_between(each["tpot_ms"]), _between(each["ttft_ms"])) for each in (inner, outer)]
+        told = [(between(each["tpot_ms"]), between(each["ttft_ms"])) for each in (inner, outer)]
         yield (
             f"In 8 of 10 deployments of others a token took {told[0][0]} and the first one {told[0][1]}; in 9 of 10 "
             f"{told[1][0]} and {told[1][1]}."
         )
 
 
-def _between(ends: Sequence[float]) -> str:
+def between(ends: Sequence[float]) -> str:
     """Two ends, with one unit where they share it.
 
-    >>> _between([19.0, 41.0]), _between([800.0, 1200.0])
+    >>> between([19.0, 41.0]), between([800.0, 1200.0])
     ('19.0 to 41.0 ms', '800 ms to 1.20 s')
     """
     low, high = (ms(end, _ENDLESS) for end in ends)
@@ -91,7 +72,7 @@ def _between(ends: Sequence[float]) -> str:
     return f"{number if unit and high.endswith(f' {unit}') else low} to {high}"
 
 
-def _doubt(estimate: Estimate) -> Iterator[tuple[str, str]]:
+def _doubt(estimate: results.Estimate) -> Iterator[tuple[str, str]]:
     """The widest part of the intervals, and their ends after one run of one's own."""
     doubt = estimate.doubt
     if doubt is None:
@@ -104,22 +85,22 @@ def _doubt(estimate: Estimate) -> Iterator[tuple[str, str]]:
     if token.one_run is not None and first.one_run is not None and estimate.interval80 is not None:
         wide, left = (math.log(each[1] / each[0]) for each in (estimate.interval80["ttft_ms"], first.one_run))
         few = " (three over the range say more)" if left > _HARDLY * wide else ""
-        yield "", f"after one run of your own: TPOT {_between(token.one_run)}, TTFT {_between(first.one_run)}{few}"
+        yield "", f"after one run of your own: TPOT {between(token.one_run)}, TTFT {between(first.one_run)}{few}"
 
 
-def _answered(estimate: Estimate, request: Request | None) -> Iterator[Words]:
+def _answered(estimate: results.Estimate, request: Request | None) -> Iterator[blocks.Words]:
     """The answer as a sentence, under load and where it does not fit."""
     e, load, memory = estimate, estimate.load, estimate.memory
     if not memory.fits:
         more = format_bytes(memory.needed_bytes - memory.available_bytes)
-        yield Words(f"DOES NOT FIT: {more} too little on each GPU; the times are those it would have")
+        yield blocks.Words(f"DOES NOT FIT: {more} too little on each GPU; the times are those it would have")
     elif load is not None and not load.stable:
-        yield Words(f"OVERLOAD: {three(load.rate)}/s arrive, {three(load.knee_rate)}/s can be served")
+        yield blocks.Words(f"OVERLOAD: {three(load.rate)}/s arrive, {three(load.knee_rate)}/s can be served")
     elif request is not None:
-        yield Words(request.answer, *others_words(e.interval80, e.interval))
+        yield blocks.Words(request.answer, *others_words(e.interval80, e.interval))
 
 
-def _alone(estimate: Estimate) -> Iterator[tuple[str, str]]:
+def _alone(estimate: results.Estimate) -> Iterator[tuple[str, str]]:
     """Note on the TTFT of a static batch, beside that of one prompt alone."""
     batch, question = estimate.inputs["batch"], question_of(estimate)
     if estimate.load is None and batch > 1 and question is not None:
@@ -127,35 +108,29 @@ def _alone(estimate: Estimate) -> Iterator[tuple[str, str]]:
         yield "TTFT", f"all {batch:,} prompts at once; one alone {format_time(float(alone))}"
 
 
-def _step(estimate: Estimate) -> Section:
-    """Bars of the time of a decode step."""
-    step = estimate.decode
-    return Section("", [Waterfall(f"a decode step takes {ms(step.time_ms)}:", step_parts(step))])
-
-
-def _detail(estimate: Estimate) -> Iterator[Section]:
+def _detail(estimate: results.Estimate) -> Iterator[blocks.Section]:
     """Limits of each step, times of its kernels, and tests of the intervals."""
     causes = ["limited by", "", *estimate.decode.shares, "FLOP/B", "MFU", "MBU"]
     rows = []
     for title, step in _steps(estimate):
         uses = (*(percent(share) for share in step.shares.values()), three(step.intensity))
         rows.append([title.partition(" (")[0], ms(step.time_ms), *uses, percent(step.mfu), percent(step.mbu)])
-    yield Section("", [CellTable(causes, rows)])
+    yield blocks.Section("", [blocks.CellTable(causes, rows)])
     facts = [("energy", _spent(estimate.energy))] if estimate.energy else []
     facts += [("intervals", estimate.interval_tested)] if estimate.interval_tested else []
-    yield Section("", [Facts(*facts)])
+    yield blocks.Section("", [blocks.Facts(*facts)])
     for each in estimate.measure:
-        yield Section(f"measured by {each['tool']}", [command(each["command"])])
+        yield blocks.Section(f"measured by {each['tool']}", [command(each["command"])])
     for title, step in _steps(estimate):
-        table = CellTable(_KERNEL_HEADER, _kernels(step))
+        table = blocks.CellTable(_KERNEL_HEADER, _kernels(step))
         if step is estimate.prefill:
-            yield Section(f"{title}: {ms(step.time_ms)}", [Waterfall("", step_parts(step))])
-            yield Section("", [table])
+            yield blocks.Section(f"{title}: {ms(step.time_ms)}", [Waterfall("", step_parts(step))])
+            yield blocks.Section("", [table])
         else:
-            yield Section(f"{title}: {ms(step.time_ms)}", [table])
+            yield blocks.Section(f"{title}: {ms(step.time_ms)}", [table])
 
 
-def command(words: str) -> FixedLines:
+def command(words: str) -> blocks.FixedLines:
     """A command of a shell, over as many lines as it takes, each option beside its value."""
     lines = [""]
     for option in re.split(r" (?=-)", words):
@@ -163,10 +138,10 @@ def command(words: str) -> FixedLines:
             lines[-1] += " \\"
             lines.append("   ")
         lines[-1] += f" {option}" if lines[-1] else f"  {option}"
-    return FixedLines(lines, "sh")
+    return blocks.FixedLines(lines, "sh")
 
 
-def _kernels(step: StepResult) -> list[list[str]]:
+def _kernels(step: results.StepResult) -> list[list[str]]:
     """A row for each kernel that is worth one, and one for the others together."""
     shares = [kernel.time_us / 1e3 / step.time_ms for kernel in step.kernels]
     rows = [_row(kernel, step) for kernel, share in zip(step.kernels, shares, strict=True) if share >= _FOLDED]
@@ -181,7 +156,7 @@ def _kernels(step: StepResult) -> list[list[str]]:
     return [*rows, [f"{len(small)} others", "", *(text.replace(" ", "") for text in numbers), share, ""]]
 
 
-def _speeds(estimate: Estimate) -> list[tuple[str, str]]:
+def _speeds(estimate: results.Estimate) -> list[tuple[str, str]]:
     """Rates of the deployment, of each GPU and of each user, and what a request takes; under load also the queue."""
     e = estimate
     each = f" ({three(e.output_tok_s_per_gpu)} per GPU)" if e.inputs["gpus"] > 1 else ""
@@ -193,7 +168,7 @@ def _speeds(estimate: Estimate) -> list[tuple[str, str]]:
     return [("output", "; ".join(words)), *(_load(e, e.load) if e.load else ())]
 
 
-def _times(estimate: Estimate) -> CellTable:
+def _times(estimate: results.Estimate) -> blocks.CellTable:
     """Expected, intervals and bound of a static batch; under load mean, 80 % interval and percentiles of requests."""
     e = estimate
     spans = ["8 of 10"] if e.interval else []
@@ -201,7 +176,7 @@ def _times(estimate: Estimate) -> CellTable:
         rows = [[name, ms(value), *_span(e.interval80, key), *_span(e.interval, key), ms(e.bound[key])]
                 for name, key, value in (("TTFT", "ttft_ms", e.ttft_ms), ("TPOT", "tpot_ms", e.tpot_ms))]  # fmt: skip
         header = ["", "expected", *spans, "9 of 10", "datasheet bound"] if e.interval else ["", "datasheet bound"]
-        return CellTable(header, rows if e.interval else [row[:2] for row in rows], gap=4)
+        return blocks.CellTable(header, rows if e.interval else [row[:2] for row in rows], gap=4)
     rows, marks = [], ("p50", "p90", "p95", "p99")
     for name, key in (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms"), ("end to end", "e2e_ms")):
         errors, percentiles = (e.load.errors or {}).get(key, {}), e.load.percentiles[key]
@@ -209,7 +184,7 @@ def _times(estimate: Estimate) -> CellTable:
             name, [getattr(e, key), *(percentiles.get(mark) for mark in marks)],
             [errors.get(mark) for mark in ("mean", *marks)], _span(e.interval80, key),
         )  # fmt: skip
-    return CellTable(["", "mean", *spans, *(mark.upper() for mark in marks)], rows)
+    return blocks.CellTable(["", "mean", *spans, *(mark.upper() for mark in marks)], rows)
 
 
 def _span(interval: Mapping[str, Sequence[float]] | None, key: str) -> list[str]:
@@ -220,7 +195,7 @@ def _span(interval: Mapping[str, Sequence[float]] | None, key: str) -> list[str]
     return ["-" if ends is None else " – ".join(ms(end, _ENDLESS) for end in ends)]
 
 
-def _load(estimate: Estimate, load: LoadResult) -> list[tuple[str, str]]:
+def _load(estimate: results.Estimate, load: results.LoadResult) -> list[tuple[str, str]]:
     """Distance from saturation, played requests, and goodput."""
     served = f" of at most {three(load.knee_rate)} (knee, approximate)" if estimate.inputs["rate"] else ""
     facts = [
@@ -238,7 +213,7 @@ def _load(estimate: Estimate, load: LoadResult) -> list[tuple[str, str]]:
     return facts
 
 
-def _memory(estimate: Estimate, detailed: bool) -> list[tuple[str, str]]:
+def _memory(estimate: results.Estimate, detailed: bool) -> list[tuple[str, str]]:
     """Parts of the memory; under load sequences are counted at their mean length, halfway through their answers."""
     memory = estimate.memory
     length = "mean" if estimate.load else "longest"
@@ -266,7 +241,7 @@ def _memory(estimate: Estimate, detailed: bool) -> list[tuple[str, str]]:
     ]  # fmt: skip
 
 
-def _spent(energy: EnergyResult) -> str:
+def _spent(energy: results.EnergyResult) -> str:
     """The power of a GPU, and what the joules of a token are spent on."""
     whole = energy.energy_per_output_token_j
     parts = sorted(energy.parts_j.items(), key=lambda part: -part[1])
@@ -283,12 +258,12 @@ def _spent(energy: EnergyResult) -> str:
 _SPENT = {"cache": "KV cache", "running": "chip running"}  # parts of the energy that have another name here
 
 
-def _next(estimate: Estimate) -> list[Block]:
+def _next(estimate: results.Estimate) -> list[blocks.Block]:
     """The best moves that were tried, each with what it changes and what it needs; or what would make it fit."""
     question = question_of(estimate)
     if not estimate.memory.fits and question is not None:
         found = fitting(question.resolved.predictor, question.work, estimate.memory.max_batch)
-        return [Facts(("next", found))]
+        return [blocks.Facts(("next", found))]
     best: dict[str, Advice] = {}
     for each in advice(estimate):
         best.setdefault(each.option, each)
@@ -297,11 +272,11 @@ def _next(estimate: Estimate) -> list[Block]:
         for option, each in best.items()
     ]  # fmt: skip
     head = ["next", "TPOT", "cost", "TTFT", ""]
-    nothing = [] if rows else [Facts(("next", "no change that was tried gains more than it costs"))]
-    return [CellTable(head, rows[:_ADVISED], left=(0, 4)), *nothing, Words(_MORE, indent="")]
+    nothing = [] if rows else [blocks.Facts(("next", "no change that was tried gains more than it costs"))]
+    return [blocks.CellTable(head, rows[:_ADVISED], left=(0, 4)), *nothing, blocks.Words(_MORE, indent="")]
 
 
-def _drafted(drafted: SpeculationResult) -> str:
+def _drafted(drafted: results.SpeculationResult) -> str:
     rates = ", ".join(f"{rate:g}" for rate in drafted.acceptance)
     least, best = drafted.break_even_acceptance, drafted.best_draft_tokens
     gains = f"from acceptance {least:.2f} on" if least is not None else "never"
@@ -316,7 +291,7 @@ def _tokens(count: int) -> str:
     return "1 token" if count == 1 else f"{count} tokens"
 
 
-def _steps(estimate: Estimate) -> list[tuple[str, StepResult]]:
+def _steps(estimate: results.Estimate) -> list[tuple[str, results.StepResult]]:
     i = estimate.inputs
     context = f"{i['context']:.1f}".removesuffix(".0")
     prompts, tokens = 1 if estimate.load else i["batch"], i["isl"] + i["image_tokens"] - i["cached"]
@@ -326,7 +301,7 @@ def _steps(estimate: Estimate) -> list[tuple[str, StepResult]]:
     ]
 
 
-def _row(kernel: KernelResult, step: StepResult) -> list[str]:
+def _row(kernel: results.KernelResult, step: results.StepResult) -> list[str]:
     return [
         kernel.name,
         str(kernel.count),
@@ -340,7 +315,7 @@ def _row(kernel: KernelResult, step: StepResult) -> list[str]:
     ]
 
 
-def rows(estimate: Estimate) -> list[dict[str, Any]]:
+def rows(estimate: results.Estimate) -> list[dict[str, Any]]:
     """Inputs and answers as one flat row; under load with what clients feel, by the names of `estimate_frame`."""
     load = estimate.load
     if load is None:

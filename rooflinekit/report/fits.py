@@ -5,42 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rooflinekit.decision.fits import HOLDS, Fit, FitsOn
-from rooflinekit.report.document import (
-    WIDTH,
-    CellTable,
-    Document,
-    Section,
-    Words,
-    amount,
-    footer,
-    ms,
-    three,
-    tokens_in,
-    wrapped,
-)
+from rooflinekit.report import document as blocks
+from rooflinekit.report.document import amount, footer, ms, three, tokens_in, wrapped
 
 _HEAD = ["accelerator", "GPUs", "weights", "TPOT", "$/Mtok out", "evidence"]
 _TITLES = {"fits": "fits as published", "narrower": "fits with narrower weights (measure quality)"}
 _LABEL = 11  # columns of a label
 
 
-def document(found: FitsOn) -> Document:
+def document(found: FitsOn) -> blocks.Document:
     """Document of the accelerators that hold the model, as a table, by price and time; the others by name."""
     i = found.inputs
-    said = Words(f"batch {i['batch']}, {tokens_in(i)}, {i['osl']} out; one host, least tensor parallelism")
-    tables = [Section(_TITLES[holds], [CellTable(_HEAD, [_row(each) for each in some], left=(0, 2, 5))])
-              for holds in HOLDS[:2] if (some := found.of(holds))]  # fmt: skip
+    said = blocks.Words(f"batch {i['batch']}, {tokens_in(i)}, {i['osl']} out; one host, least tensor parallelism")
+    tables = []
+    for holds in (holds for holds in HOLDS[:2] if found.of(holds)):
+        rows = [[each.gpu, str(each.tp), each.weights or "as published", ms(each.tpot_ms),
+                 amount(each.usd_per_million_output), each.evidence or "-"] for each in found.of(holds)]  # fmt: skip
+        tables.append(blocks.Section(_TITLES[holds], [blocks.CellTable(_HEAD, rows, left=(0, 2, 5))]))
     small = ", ".join(each.gpu for each in found.of(HOLDS[2]))
-    rest = [Section("too small on one host", [Words(small, indent="")])] if small else []
-    return [Section(f"accelerators that hold {found.model}", [said]), *tables, *rest, footer("", (), found.version)]
+    rest = [blocks.Section("too small on one host", [blocks.Words(small, indent="")])] if small else []
+    return [
+        blocks.Section(f"accelerators that hold {found.model}", [said]),
+        *tables,
+        *rest,
+        footer("", (), found.version),
+    ]
 
 
-def _row(each: Fit) -> list[str]:
-    count, price = str(each.tp), amount(each.usd_per_million_output)
-    return [each.gpu, count, each.weights or "as published", ms(each.tpot_ms), price, each.evidence or "-"]
-
-
-def lines(found: FitsOn, width: int = WIDTH) -> list[str]:
+def lines(found: FitsOn, width: int = blocks.WIDTH) -> list[str]:
     """A line for each kind, at most two of a terminal's width."""
     shown = []
     for holds in HOLDS:

@@ -8,19 +8,8 @@ from collections.abc import Sequence
 from rooflinekit.decision.sensitivity.levers import Levers
 from rooflinekit.decision.sensitivity.moves import NO_CHANGE, MoveResult
 from rooflinekit.model.types.units import format_bytes, significant
-from rooflinekit.report.document import (
-    CellTable,
-    Document,
-    Items,
-    Section,
-    Words,
-    ended,
-    formats,
-    headed,
-    ms,
-    three,
-    tokens_in,
-)
+from rooflinekit.report import document as blocks
+from rooflinekit.report.document import ended, formats, headed, ms, three, tokens_in
 from rooflinekit.report.look import RESOURCES
 
 _SMALL = 5e-3
@@ -31,7 +20,7 @@ _BAR = 24  # columns of a bar
 _MOVE = ["move", "TTFT", "TPOT", "tok/s/GPU", "cost", "J/token", "GPUs", "$/Mtok", "evidence"]
 
 
-def document(found: Levers) -> Document:
+def document(found: Levers) -> blocks.Document:
     """The whole answer."""
     i, now = found.inputs, found.answer
     cost = now.usd_per_million_output
@@ -47,22 +36,22 @@ def document(found: Levers) -> Document:
     weak = [move for move in possible if found.weaker(move)]
     refused = (f"not possible: {move.move}: {move.reason}" for move in found.moves if not move.possible)
     return [
-        Section(f"levers of {headed(found, now.gpus)}", [
-            Words(f"{load}, {tokens_in(i)}, {i['osl']} out; {formats(i, ('weights', 'kv'))}"),
-            Words(*re.split(r" (?=Best for |Weights are )", found.sentence)),
+        blocks.Section(f"levers of {headed(found, now.gpus)}", [
+            blocks.Words(f"{load}, {tokens_in(i)}, {i['osl']} out; {formats(i, ('weights', 'kv'))}"),
+            blocks.Words(*re.split(r" (?=Best for |Weights are )", found.sentence)),
         ]),
-        Section("", [Words(
+        blocks.Section("", [blocks.Words(
             f"now: TTFT {ms(now.ttft_ms)}, TPOT {ms(now.tpot_ms)}, {now.output_tok_s_per_gpu:,.0f} tok/s per GPU; "
             f"{priced} per million output tokens, prompts included; {format_bytes(now.kv_bytes_per_token)} of cache "
             "a token", indent="",
         )]),
-        Section("elasticity: percent by which each changes for one percent more",
-                [CellTable(_OF, _slopes(found), left=(0, 5))]),
-        Section(f"moves, best for {found.by} first: each over what it is now",
-                [CellTable(_MOVE, [_row(move) for move in strong])]),
-        Section("on weaker evidence than now (--format json has the notes of each)" if weak else "",
-                [CellTable(_MOVE, [_row(move) for move in weak])]),
-        Section("", [Items(*refused, *same, *_notes(found, possible))]),
+        blocks.Section("elasticity: percent by which each changes for one percent more",
+                       [blocks.CellTable(_OF, _slopes(found), left=(0, 5))]),
+        blocks.Section(f"moves, best for {found.by} first: each over what it is now",
+                       [blocks.CellTable(_MOVE, [_row(move) for move in strong])]),
+        blocks.Section("on weaker evidence than now (--format json has the notes of each)" if weak else "",
+                       [blocks.CellTable(_MOVE, [_row(move) for move in weak])]),
+        blocks.Section("", [blocks.Items(*refused, *same, *_notes(found, possible))]),
         ended(found),
     ]  # fmt: skip
 

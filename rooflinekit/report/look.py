@@ -66,11 +66,7 @@ ALARM, BOLD, PLAIN = "\x1b[1;31m", "\x1b[1m", "\x1b[0m"
 TERMINAL = {part.name: INKS[part.limit] for table in (STEP, FIRST, TOKEN) for part in table.values()} | INKS
 """The colour of everything that has one in a terminal, by its name."""
 
-RESOURCES = {
-    "bandwidth": "memory bandwidth", "flops": "FLOP/s", "network": "network bandwidth", "power": "power limit",
-    "launch": "kernel latencies", "host": "host time", "batch": "batch", "users": "users", "rate": "rate",
-    "context": "context",
-}  # fmt: skip
+RESOURCES: Mapping[str, str] = _TABLE["resources"]
 """Names of what an answer is sensitive to."""
 
 

@@ -8,7 +8,7 @@ from html import escape
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from rooflinekit.estimation.results import Estimate, StepResult
+from rooflinekit.estimation.results import Estimate, LoadResult, StepResult
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.units import format_time, percent
 from rooflinekit.report.document import WIDTH, CellTable, Section, ms, three, wrapped
@@ -43,25 +43,21 @@ class Request:
     def of(cls, answer: Estimate | Outcome) -> Request | None:
         """The request of an answer; None where nothing was played, or no request ended."""
         if isinstance(answer, Estimate):
-            load = answer.load
+            if answer.load is None:
+                return None
+            played: LoadResult | Outcome = answer.load
             times: tuple[float | None, float, float | None] = answer.ttft_ms, answer.tpot_ms, answer.e2e_ms
-            first, token = (load.ttft_parts_ms, load.tpot_parts_ms) if load else (None, None)
-            spans: Sequence[Sequence[float]] = load.others_spans if load else ()
-            bound: float | None = answer.bound["tpot_ms"]
-            interval = answer.interval80["tpot_ms"] if answer.interval80 else None
-            marks = load.percentiles if load else {"ttft_ms": {}, "tpot_ms": {}}
+            marks = answer.load.percentiles
             half = marks["ttft_ms"].get("p50"), marks["tpot_ms"].get("p50")
         else:
-            times = answer.ttft_ms.mean, answer.tpot_ms.mean or 0.0, answer.e2e_ms.mean
-            first, token = answer.ttft_parts_ms, answer.tpot_parts_ms
-            bound = answer.bound["tpot_ms"] if answer.bound else None
-            spans = answer.others_spans
-            interval = answer.interval80["tpot_ms"] if answer.interval80 else None
+            played, times = answer, (answer.ttft_ms.mean, answer.tpot_ms.mean or 0.0, answer.e2e_ms.mean)
             half = answer.ttft_ms.p50, answer.tpot_ms.p50
-        ttft, tpot, e2e = times
+        (ttft, tpot, e2e), first, token = times, played.ttft_parts_ms, played.tpot_parts_ms
         if first is None or token is None or ttft is None or e2e is None:
             return None
-        return cls(ttft, tpot, e2e, first, token, bound, interval, half, spans)
+        bound = answer.bound["tpot_ms"] if answer.bound else None
+        interval = answer.interval80["tpot_ms"] if answer.interval80 else None
+        return cls(ttft, tpot, e2e, first, token, bound, interval, half, played.others_spans)
 
     @property
     def tokens(self) -> int:

@@ -6,10 +6,11 @@ python -m rooflinekit.report.schemas docs/schema
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NotRequired, TypeAlias, get_type_hints
 
@@ -37,199 +38,87 @@ from rooflinekit.model.types.kernel import FAMILIES
 from rooflinekit.model.types.kv_policy import KVPolicy
 from rooflinekit.simulation.outcome import Outcome
 from rooflinekit.specs.calibration.evidence import EVIDENCE
+from rooflinekit.specs.files import table_of
 
 Schema: TypeAlias = dict[str, Any]
 
 _EXPLAINED = "Every key is explained in docs/nomenclature.md."
-_REGIMES = ("compute", "memory", "network", "overhead")
 _OF_ANY_SIGN = ("value", "headroom", "growth")
-_FELT = ("ttft_ms", "tpot_ms", "e2e_ms")
-_LEVERS = ("ttft", "tpot", "throughput", "cost")
 
 
 def _one_of(values: Any) -> Any:
     return Annotated[str, WithJsonSchema({"enum": list(values)})]
 
 
-def _object(title: str, /, **entries: Any) -> Any:
-    """A type of objects with exactly these keys."""
-    return TypedDict(title, entries)  # type: ignore[operator]
-
-
 _Size = Annotated[float, Field(ge=0)]
-_Positive = Annotated[float, Field(gt=0)]
-_Count = Annotated[int, Field(ge=1)]
-_Natural = Annotated[int, Field(ge=0)]
 Signed = Annotated[float, Field()]
 Ends = Annotated[list[_Size | None], Field(min_length=2, max_length=2)]
-_Span = Annotated[list[_Size], Field(min_length=2, max_length=2)]
 _BITS = {"type": "string", "pattern": f"^{BITS_A_WEIGHT}$"}
-_Dtype = Annotated[str, WithJsonSchema({"anyOf": [{"enum": [dtype.value for dtype in Dtype]}, _BITS]})]
-_Level = Literal["expected", "bound"]
-_Engine = _one_of(ENGINES)
-CalibrationName = _object("Calibration", name=str, hash=str) | None
-_Plain = Annotated[Any, WithJsonSchema({"type": ["string", "number", "boolean", "array", "null"]})]
-
-
-def _asked() -> Any:
-    """Type of `inputs` of an estimate: the workload, the deployment, the engine's settings."""
-    by_type: dict[Any, Any] = {int: _Count, str: _Engine, KVPolicy: str}
-    hints = get_type_hints(Deployment)
-    split = {f.name: by_type.get(hints[f.name], _Dtype) for f in fields(Deployment) if f.name != "settings"}
-    work = dict.fromkeys(("batch", "isl", "osl"), _Count) | {
-        "cached": _Natural,
-        "context": Annotated[float, Field(ge=1)],
-    }
-    load = dict.fromkeys(("concurrency", "rate"), _Positive | None)
-    settings = {f.name: _Count | None for f in fields(EngineSettings)}
-    share = Annotated[float, Field(gt=0, le=1)] | None
-    special = {
-        "system": str | None, "sequence_parallel": bool, "all_reduce": _one_of(ALL_REDUCE),
-        "all_to_all": _one_of(ALL_TO_ALL), "two_batch": bool, "dispatch": _Dtype | None,
-        "redundant_experts": _Natural, "skew": _Size, "power_cap": _Positive | None, "clock": _Positive | None,
-        "engine_version": str | None, "offload_layers": _Natural, "offload_experts": bool, "n_cpu_moe": _Natural,
-        "host_bandwidth": _Positive | None,
-        "memory_fraction": share, "eager": bool, "gpus": _Count,
-        "lora_rank": _Natural, "lora_adapters": _Count, "ffn_gpus": _Natural, "encoder_gpus": _Natural,
-        "images": _Natural, "image_size": str | None, "image_tokens": _Natural,
-        "policy": _one_of(POLICIES) | None, "graph_tokens": _Natural | None, "batch_wait": _Natural,
-        "front_end": _one_of(("http", "token-ids")), "api_servers": _Count | None, "stream_interval": _Count,
-        "scheduler_recv_interval": _Count, "host": str | None, "prefix_caching": _one_of(("on", "off")) | None,
-    }  # fmt: skip
-    return _object("Inputs", **(work | load | split | settings | special))
-
-
-_Asked = _asked()
-_LeverInputs = _object(
-    "LeverInputs",
-    **dict.fromkeys(("batch", "concurrency"), _Count | None),
-    rate=_Positive | None,
-    **{name: _Asked.__annotations__[name]
-       for name in ("isl", "images", "image_size", "image_tokens", "osl", "cached", "context",
-                    "tp", "pp", "ep", "dp", "cp", "weights", "kv")},
-)  # fmt: skip
-_WalkInputs = _object(
-    "WalkInputs",
-    tokens=list[_Count],
-    **dict.fromkeys(("cached", "redundant_experts"), _Natural),
-    **dict.fromkeys(("batch", "padded_tokens", "tp", "pp", "ep", "dp", "cp"), _Count),
-    **dict.fromkeys(("weights", "activations", "kv"), _Dtype),
-    sequence_parallel=bool,
-    skew=_Size,
-    kv_policy=str,
-)
-_Quantiles = _object("Quantiles", **dict.fromkeys(PERCENTILES, _Size))
-_Shares = _object("Shares", **dict.fromkeys(_REGIMES, _Size))
-_TimeParts = _object("TimeParts", **dict.fromkeys(TIME_PARTS, _Size))
-_Price = _object("Price", usd_per_gpu_hour=_Size, source=str)
-_QuotedPrice: Any = _object(
-    "QuotedPrice", usd_per_gpu_hour=_Size, source=str, low=_Size | None, high=_Size | None, term=str
-)
-_Traffic = _object(
-    "Traffic",
-    **dict.fromkeys(("rate", "users"), _Size | None),
-    **dict.fromkeys(("isl_mean", "isl_cv", "osl_mean", "osl_cv", "arrival_cv", "peak", "peak_load"), _Size),
-    trace=str | None,
-    span_s=_Size | None,
-)
-_DoubtOf = _object("Doubt", cause=str, one_run=Ends | None)
-_Doubts = _object("Doubts", ttft_ms=_DoubtOf, tpot_ms=_DoubtOf)
-_Bound = _object("Bound", ttft_ms=_Size, tpot_ms=_Size)
-_Two = _object("Interval", ttft_ms=_Span, tpot_ms=_Span)
-_Million = _object("Million", **dict.fromkeys(("cached_input", "input", "output", "all"), _Size | None))
-_About = {"engine": _Engine, "level": _Level, "calibration": CalibrationName, "evidence": _one_of(EVIDENCE)}
-_Derivation = _object(
-    "Derivation",
-    **dict.fromkeys(("version", "model", "gpu"), str),
-    **_About,
-    inputs=_Asked,
-    metric=str,
-    value=Signed,
-    unit=str,
-    interval=Ends | None,
-    bound=_Size | None,
-    scale=Signed,
-    derivation=Node,
-    formulas=_Natural,
-    largest_gap=_Size,
-    warnings=list[str],
-)
-_Inputs = dict[str, _Plain]
-_ModelRow: Any = _object(
-    "ModelRow",
-    **dict.fromkeys(("name", "mixers", "weights"), str),
-    **dict.fromkeys(("params_total", "params_active", "layers"), _Count),
-    kv_bytes_per_token=_Size,
-    max_context=_Count | None,
-)
-_AcceleratorRow: Any = _object(
-    "AcceleratorRow",
-    name=str,
-    **dict.fromkeys(("bf16_tflops", "fp16_tflops", "fp8_tflops", "link_gb_s", "usd_per_hour"), _Size | None),
-    **dict.fromkeys(("memory_gb", "bandwidth_gb_s"), _Positive),
-    domain_size=_Count,
-    price_date=str | None,
-)
-
-#: What the JSON has in place of a field or beside it, by class; None: it lacks the field.
-_SPECIAL: Mapping[type, Mapping[str, Any]] = {
-    Estimate: {
-        **_About,
-        "inputs": _Asked,
-        "interval": _Two | None, "interval80": _Two | None, "doubt": _Doubts | None,
-        "interval_tested": str | None,
-        "bound": _Bound,
-    },
-    Outcome: {
-        **_About, "inputs": _Inputs, "timeline": None, "interval": _Two | None, "interval80": _Two | None,
-        "doubt": _Doubts | None, "bound": _Bound | None,
-    },
-    Cost: {**_About, "inputs": _Inputs},
-    Levers: {**_About, "inputs": _LeverInputs, "by": _one_of((*_LEVERS, "energy")), "price": _Price | None},
-    Balance: {"causes": _Shares, "weight_share": _Size, "kv_share": _Size},
-    Walk: {"inputs": _WalkInputs},
-    Phase: {"name": Literal["prefill", "decode"], "total": Work},
-    WalkSection: {"count": _Count, "stops": None, "total_once": Work, "steps": list[Stop]},
-    Stop: {"work": None, **dict.fromkeys((*(f.name for f in fields(Work)), "bytes"), _Size)},
-    Work: {"bytes": _Size},
-    Node: {"formula": str | None},
-    Fleet: {"gpus": _Count},
-    ColdStart: {"seconds": _Size},
-    PlanAnswer: {
-        "question": None, "traffic": _Traffic, "prices": dict[str, _QuotedPrice | None], "best": Candidate,
-        **dict.fromkeys(("slo", "stand_ins"), list[str]),
-    },
-    Candidate: {
-        "fleets": None, "cost": None, **dict.fromkeys(("gpus", "replicas"), _Count),
-        **dict.fromkeys(("usd_per_hour", "usd_per_month", "joules_per_output_token"), _Size | None),
-        **dict.fromkeys(("watts", "peak_watts", "output_tok_s"), _Size | None),
-        "usd_per_million_tokens": _Million, "evidence": _one_of(EVIDENCE),
-    },
-    RolloutPlan: {"engine": _Engine, "scenario": _Inputs},
-    RolloutStep: {"gpus": _Count},
-    LoadResult: {
-        "percentiles": _object("Percentiles", **dict.fromkeys(_FELT, _Quantiles)),
-        "errors": _object("Errors", **dict.fromkeys(
-            _FELT, _object("Error", **dict.fromkeys(("mean", *PERCENTILES), NotRequired[_Size])))),
-        "ttft_parts_ms": _object("FirstParts", **dict.fromkeys(FirstParts._fields, _Size)),
-        "tpot_parts_ms": _object("TokenParts", **dict.fromkeys(TOKEN_PARTS, _Size)),
-        "slo": _object("Objectives", ttft_ms=_Positive | None, tpot_ms=_Positive | None),
-    },
-    StepResult: {"bound": _one_of(_REGIMES), "shares": _Shares, "time_parts_ms": _TimeParts},
-    KernelResult: {
-        "bound": _one_of(_REGIMES), "dtype": _Dtype, "family": _one_of((*FAMILIES, "host")), "count": _Count,
-    },
-    Elasticity: dict.fromkeys(_LEVERS, Signed),
-    Advice: {
-        "evidence": _one_of(EVIDENCE), "metric": _one_of(ADVISED), "change": Signed, "price": list[str],
-        "changes": dict[str, Any],
-        "ratio": _object("AdviceRatio", **dict.fromkeys((*_LEVERS, "energy"), NotRequired[_Size | None])),
-    },
-    MoveResult: {
-        "evidence": _one_of(EVIDENCE) | None, "changes": dict[str, Any],
-        "ratio": _object("Ratio", **dict.fromkeys((*_LEVERS, "energy"), NotRequired[_Size | None])),
-    },
+_WORDS: dict[str, Any] = {
+    "any": Any, "text": str, "flag": bool, "number": Signed, "size": _Size, "ends": Ends,
+    "positive": Annotated[float, Field(gt=0)], "length": Annotated[float, Field(ge=1)],
+    "share": Annotated[float, Field(gt=0, le=1)], "count": Annotated[int, Field(ge=1)],
+    "natural": Annotated[int, Field(ge=0)], "span": Annotated[list[_Size], Field(min_length=2, max_length=2)],
+    "spans": dict[str, Ends | None] | Ends | None,
+    "plain": Annotated[Any, WithJsonSchema({"type": ["string", "number", "boolean", "array", "null"]})],
+    "dtype": Annotated[str, WithJsonSchema({"anyOf": [{"enum": [dtype.value for dtype in Dtype]}, _BITS]})],
+    "level": Literal["expected", "bound"], "phase": Literal["prefill", "decode"], "engine": _one_of(ENGINES),
+    "evidence": _one_of(EVIDENCE), "policy": _one_of(POLICIES), "family": _one_of((*FAMILIES, "host")),
+    "advised": _one_of(ADVISED), "all_reduce": _one_of(ALL_REDUCE), "all_to_all": _one_of(ALL_TO_ALL),
 }  # fmt: skip
+_KEYS = {
+    "percentiles": PERCENTILES, "time parts": TIME_PARTS, "first parts": FirstParts._fields, "token parts": TOKEN_PARTS,
+    "fields of work": [f.name for f in fields(Work)],
+}  # fmt: skip
+_CLASSES: Mapping[str, type] = {
+    kind.__name__: kind
+    for kind in (
+        Estimate, Outcome, Cost, Levers, Balance, Walk, Phase, WalkSection, Stop, Work, Node, Fleet, ColdStart,
+        PlanAnswer, Candidate, RolloutPlan, RolloutStep, LoadResult, StepResult, KernelResult, Elasticity, Advice,
+        MoveResult,
+    )
+}  # fmt: skip
+_TABLE = table_of(__file__)
+
+
+@cache
+def _type(said: str) -> Any:
+    """The type that schemas.yaml means by a word, a class, a type of its own, or words with | between them."""
+    if said.endswith("?"):
+        return _type(said[:-1]) | None
+    if said.endswith(" by name"):
+        return dict[str, _type(said.removesuffix(" by name"))]  # type: ignore[misc]
+    if "|" in said:
+        return _one_of(said.split("|"))
+    found = _WORDS.get(said, _CLASSES.get(said))
+    return found or TypedDict(said, _entries(_rows(said)))  # type: ignore[operator]
+
+
+def _rows(name: str) -> dict[str, Any]:
+    """The row of a type; `inputs` of an estimate are also the workload, the deployment and the engine's settings."""
+    row: dict[str, Any] = _TABLE["types"][name]
+    if name != "Inputs":
+        return row
+    hints, words = get_type_hints(Deployment), {int: "count", str: "engine", KVPolicy: "text"}
+    split = {f.name: words.get(hints[f.name], "dtype") for f in fields(Deployment) if f.name != "settings"}
+    return {**_TABLE["types"]["Asked"], **split, **{f.name: "count?" for f in fields(EngineSettings)}, **row}
+
+
+def _entries(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The types of the keys of a row."""
+    found: dict[str, Any] = {}
+    for keys, said in row.items():
+        kind = said and (list[_type(said[0])] if isinstance(said, list) else _type(said))  # type: ignore[misc]
+        for part in re.findall(r"<[^>]*>\??|\S+", keys):
+            name, optional = part.removesuffix("?"), part.endswith("?")
+            for key in _KEYS[name[1:-1]] if name[0] == "<" else [name]:
+                found[key] = NotRequired[kind] if optional else kind
+    return found
+
+
+CalibrationName = _type("Calibration?")
+#: What the JSON has in place of a field or beside it, by class; None: it lacks the field.
+_SPECIAL: Mapping[type, Mapping[str, Any]] = {_CLASSES[name]: _entries(row) for name, row in _TABLE["special"].items()}
 #: What a candidate of a plan has besides, by its kind; an aggregated one has the keys of its only fleet.
 _KINDS: Mapping[str, Mapping[str, Any]] = {
     "aggregated": {each.name: get_type_hints(Fleet)[each.name] for each in fields(Fleet)} | {**_SPECIAL[Fleet]},
@@ -294,8 +183,8 @@ def served(tool: str, kind: Any = None, generator: type[Answers] = Answers) -> S
 
     An estimate is without the origins of its facts, and a derivation is cut: a node says how many parts it had.
     """
-    answer = _object(f"{tool.title()}Served", tool=Literal[tool], answer=kind or _SERVED[tool], basis=_Basis)
-    made = schema_of(answer, generator)
+    entries = {"tool": Literal[tool], "answer": kind or _type(_SERVED[tool]), "basis": _type("Basis")}
+    made = schema_of(TypedDict(f"{tool.title()}Served", entries), generator)  # type: ignore[operator]
     if tool == "estimate":
         del made["$defs"]["Estimate"]["properties"]["provenance"]
         made["$defs"]["Estimate"]["required"].remove("provenance")
@@ -315,21 +204,13 @@ def _schema(command: str, kind: Any, description: str) -> Schema:
     return {"$schema": GenerateJsonSchema.schema_dialect, "title": title, "description": description} | made
 
 
-_Basis = _object(
-    "Basis",
-    level=_Level | None,
-    interval=dict[str, Ends | None] | Ends | None,
-    evidence=_one_of(EVIDENCE) | None,
-    sources=list[str],
-)
-ERROR = _object("Error", error=str)
+ERROR = _type("Refusal")
 """A refusal of the service."""
-HEALTH = _object("Health", version=str)
+HEALTH = _type("Health")
 """Answer of the service about itself."""
-_SERVED: Mapping[str, Any] = {
-    "estimate": Estimate, "plan": PlanAnswer, "levers": Levers, "explain": _Derivation, "simulate": Outcome,
-    "models": _object("Models", models=list[_ModelRow]),
-    "gpus": _object("Accelerators", accelerators=list[_AcceleratorRow]),
+_SERVED = {
+    "estimate": "Estimate", "plan": "PlanAnswer", "levers": "Levers", "explain": "Derivation", "simulate": "Outcome",
+    "models": "Models", "gpus": "Accelerators",
 }  # fmt: skip
 """By tool."""
 
@@ -348,7 +229,7 @@ SCHEMAS: Mapping[str, Callable[[], Schema]] = {
     for command, kind, about in (
         ("cost", Cost, ""),
         ("estimate", Estimate, _PER_ACCELERATOR),
-        ("explain", _Derivation, "Numbers of the tree are in SI. "),
+        ("explain", _type("Derivation"), "Numbers of the tree are in SI. "),
         ("levers", Levers, ""),
         ("plan", PlanAnswer, ""),
         ("plan-rollout", RolloutPlan, ""),

@@ -31,8 +31,12 @@ def document(outcome: Outcome) -> Document:
         f"{i['kv_tokens']:,} tokens of cache",
         _counted(o),
     )
-    spreads = ((name, getattr(o, f"{key}_ms")) for name, key in _LATENCIES.items())
-    rows = [row for name, spread in spreads for row in _latency(name, spread)]
+    rows = list[list[str]]()
+    for name, key in _LATENCIES.items():
+        spread: Spread = getattr(o, f"{key}_ms")
+        rows += latencies(
+            name, [getattr(spread, mark) for mark in _MARKS], [spread.errors.get(mark) for mark in _MARKS]
+        )
     request = Request.of(o)
     rates = [
         [
@@ -108,8 +112,3 @@ def _load(asked: dict[str, Any]) -> str:
     else:
         comes = open_arrivals(asked["rate"], asked["cv"])
     return f"{comes}, {tokens_in(asked)}, {asked['osl']} out; "
-
-
-def _latency(name: str, spread: Spread) -> list[list[str]]:
-    """Mean, percentiles and the longest, and their standard errors where one is 1 % or more."""
-    return latencies(name, [getattr(spread, key) for key in _MARKS], [spread.errors.get(key) for key in _MARKS])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflinekit.model.types.numeric import Array
+from rooflinekit.specs.files import kept
 from rooflinekit.specs.places import shipped_path
 from rooflinekit.specs.section import Cites, Count, FileLayout, FileSection
 
@@ -202,13 +202,9 @@ def client_of(source_key: str, facts: Mapping[str, Any] | None = None) -> Client
     >>> client_of("infx870").requests, client_of("a-blog").servers
     (10, ())
     """
-    found = (each for each in _shipped() if source_key.startswith(each.source_key))
+    shipped = kept(read_clients, shipped_path("validate/clients.yaml"))
+    found = (each for each in shipped if source_key.startswith(each.source_key))
     return next((each for each in found if facts is None or each.when.names(facts)), USUAL)
-
-
-@lru_cache(maxsize=1)
-def _shipped() -> tuple[Client, ...]:
-    return read_clients(shipped_path("validate/clients.yaml"))
 
 
 def read_clients(path: Path) -> tuple[Client, ...]:

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from functools import partial
 
 from rooflinekit.model.types.engine import OwnLoads, Pair
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.specs.files import kept
-from rooflinekit.specs.section import FileLayout, FileSection
+from rooflinekit.specs.files import table_of
 
-
-class _DoubtFile(FileLayout):
-    sources: Mapping[str, Any]
-    versions: Mapping[str, Any]
-    pair: Mapping[str, Any]
-    own: Mapping[str, Any]
+_rules = partial(table_of, __file__)
+"""What a version's distance adds, and what loads of one deployment have in common."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +26,7 @@ def nearest_measured(engine: str, version: str | None) -> Nearest | None:
     >>> nearest_measured("vllm", "0.33"), nearest_measured("sglang", "0.5.9").releases, nearest_measured("vllm", None)
     (Nearest(version='0.24.0', releases=9.0), 0.0, None)
     """
-    known = _rules().versions.get(engine)
+    known = _rules()["versions"].get(engine)
     if known is None or version is None:
         return None
     places = known["places"]
@@ -55,21 +48,13 @@ def version_variances(engine: str, version: str | None) -> Pair:
     >>> version_variances("vllm", "0.18.0"), version_variances("vllm", "0.27")
     ((0.0, 0.0), (0.0239, 0.00746))
     """
-    near, pair = nearest_measured(engine, version), _rules().pair
+    near, pair = nearest_measured(engine, version), _rules()["pair"]
     pairs = near.releases / pair["releases"]["value"] if near else 0.0
     return pairs * pair["ttft"]["value"], pairs * pair["tpot"]["value"]
 
 
 def own_loads(engine: str) -> OwnLoads:
     """The common part of one deployment's loads, without any load yet."""
-    known = _rules().own
+    known = _rules()["own"]
     shares = known.get(engine, known["other"])
     return OwnLoads((shares["ttft"][0], shares["ttft"][1]), (shares["tpot"][0], shares["tpot"][1]))
-
-
-def _rules() -> _DoubtFile:
-    return kept(_read, Path(__file__).with_name("doubt.yaml"))
-
-
-def _read(path: Path) -> _DoubtFile:
-    return FileSection.open(path).read(_DoubtFile)

@@ -16,40 +16,15 @@ from rooflinekit.model.types.errors import InputError, UnknownNameError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import Provenance
 from rooflinekit.specs.doubt import own_loads, version_variances
-from rooflinekit.specs.files import kept
+from rooflinekit.specs.files import kept, table_of
 from rooflinekit.specs.section import EMPTY, Cites, FileLayout, FileSection, described
 
 T = TypeVar("T")
 
 _FOLDER = Path(__file__).resolve().with_name("profiles")
 _VERSION = r"(?i)[vb]?\d+(?:\.\d+)*(?:[.+-]?[a-z][\w.+-]*)?"
-_SPELLINGS = {"trtllm": "trt-?llm|tensorrt-?llm", "vllm": "vllm", "gpt-fast": "gpt-?fast", "llama.cpp": r"llama\.cpp",
-              "optimum-habana": "optimum-habana"}  # fmt: skip
-_UNITS = {
-    **dict.fromkeys((
-        "large", "context", "non_torch", "non_torch_bus", "graphs", "graphs_per_layer", "layer_base", "sampler_base",
-        "state_base", "loading", "slack", "context_base", "communicator_pcie",
-    ), "B"), "communicator_links": "B/s",
-}  # fmt: skip
-"""Units of a memory rule's numbers; the others have none."""
-
-_PARTS = {
-    **dict.fromkeys(("context", "non_torch"), (".one", ".several")),
-    **dict.fromkeys(("token_budget", "max_num_seqs"), (".small", ".large")),
-    "mxfp4_multiple": (".inputs", ".outputs"),
-    "graph_sizes": (".times", ".most"),
-    "communicator_pcie": (".four", ".eight"),
-    **dict.fromkeys(("ttft", "tpot"), (".steps", ".all", ".stand_in", ".few_users", ".many_users")),
-    **dict.fromkeys(
-        ("ttft_places", "tpot_places", "full_places"), (".p5", ".p10", ".p25", ".p50", ".p75", ".p90", ".p95")
-    ),
-}  # what the numbers of a pair, or of quantiles, are
-
-UNITLESS = {
-    "hidden": 1.0, "grouped": 20.0, "prompt": 20.0, "memory": 10.0, "compute": 30.0, "interval": 100.0, "overlap": 4.0,
-    "dequantised": 5.0, "expert_launches": 20.0, "block_launches": 20.0, "latent_launches": 20.0,
-    "routed_launches": 50.0, "graph_tokens": 8192.0,
-}  # fmt: skip
+_TABLE = table_of(__file__)
+UNITLESS: Mapping[str, float] = _TABLE["unitless"]
 """Quantities of step costs without a unit, and their largest values; the other costs are times."""
 
 
@@ -181,7 +156,7 @@ def engine_version_of(name: str, text: str) -> str | None:
     """
     if not load_engine(name).since:
         return None
-    spelt = _SPELLINGS.get(name, name)
+    spelt = _TABLE["spellings"].get(name, name)
     own = re.search(rf"(?:{spelt})\D{{0,3}}(\d+\.\d+(?:\.\d+)*)", text, re.IGNORECASE)
     found = own or re.search(r"(?<![\d.-])(?!20\d\d)(\d+\.\d+(?:\.\d+)*)", text)
     if found:
@@ -270,7 +245,7 @@ def read_facts(section: FileSection, kind: type[T], prefix: str = "") -> tuple[T
         several = (7,) if places else {Pair: (1, 2), Variances: (5,)}.get(hints[key], (1,))
         if len(values) not in several:
             entry.refuse("value", f"{fact.value!r} has the wrong length")
-        unit = ("" if key in UNITLESS else "s") if kind is StepCosts else _UNITS.get(key, "")
+        unit = ("" if key in UNITLESS else "s") if kind is StepCosts else _TABLE["units"].get(key, "")
         read = [_number(entry, key, "value", value, unit) for value in values]
         if hints[key] == Variances and min(read) < 0.0:
             entry.refuse("value", f"{fact.value!r} has a variance below 0")
@@ -279,7 +254,9 @@ def read_facts(section: FileSection, kind: type[T], prefix: str = "") -> tuple[T
         if kind is StepCosts:
             spread[key] = _number(entry, key, "spread", fact.spread, unit) if entry.has("spread") else 0.0
         note = "" if fact.spread is None else f" ± {fact.spread}"
-        for value, part in zip(read, _PARTS.get(key, (".low", ".high")) if len(read) > 1 else ("",), strict=True):
+        for value, part in zip(
+            read, _TABLE["parts"].get(key, (".low", ".high")) if len(read) > 1 else ("",), strict=True
+        ):
             title = entry.titles(fact.source)
             provenance.append(Provenance(f"engine.{prefix}{key}{part}{note}", value, unit, title))
         chosen[key] = (read[0], read[-1]) if hints[key] == Pair else tuple(read) if read[1:] else hints[key](read[0])

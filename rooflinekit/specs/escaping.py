@@ -66,12 +66,9 @@ def csv_text(rows: Sequence[Mapping[str, object]]) -> str:
     for names in rows[:1]:
         writer.writerow(map(csv_cell, names))
     for row in rows:
-        writer.writerow(_finite(csv_cell(cell)) for cell in row.values())
+        finite = (None if isinstance(cell, float) and not math.isfinite(cell) else cell for cell in row.values())
+        writer.writerow(map(csv_cell, finite))
     return text.getvalue()
-
-
-def _finite(cell: object) -> object:
-    return None if isinstance(cell, float) and not math.isfinite(cell) else cell
 
 
 def csv_table(table: pd.DataFrame, header: bool = True) -> str:

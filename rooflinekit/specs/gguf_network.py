@@ -13,26 +13,10 @@ from math import prod
 from pathlib import Path
 from typing import Any, Protocol
 
+from rooflinekit.model.types import model as nets
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import ArchitectureError, SpecError
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.model.types.model import (
-    Attention,
-    DenseFFN,
-    FeedForward,
-    GatedConvolution,
-    GatedDeltaNet,
-    Indexer,
-    LatentAttention,
-    Layer,
-    Mamba,
-    Mamba2,
-    Mixer,
-    MixtureOfExperts,
-    Model,
-    Norm,
-    WeightFormats,
-)
 from rooflinekit.specs.files import table_of
 
 _BLOCK = r"blk\.(\d+)\.(.+?)(?:\.(weight|bias))?$"
@@ -131,7 +115,7 @@ class _Layer:
 
 def network(
     path: Path, name: str, facts: Mapping[str, Any], tensors: Sequence[Stored]
-) -> tuple[Model, list[str], list[Stored]]:
+) -> tuple[nets.Model, list[str], list[Stored]]:
     """The model, notes, and the tensors of layers that are not costed (multi-token prediction).
 
     Raises ArchitectureError for a network of another kind or whose layers are not understood, and SpecError for facts
@@ -155,14 +139,14 @@ def network(
     notes = [] if kind in _table()["known"].split() else [f"architecture {kind!r} is not known: read by its tensors"]
     layers, formats = _network(found, hidden, notes)
     base = whole["output.weight"].dtype if "output.weight" in whole else table.dtype
-    usual = WeightFormats.uniform(Dtype.FP32)
+    usual = nets.WeightFormats.uniform(Dtype.FP32)
     stored = [
-        WeightFormats(**{**_fields(usual), "embedding": table.dtype, "lm_head": base, **each}) for each in formats
+        nets.WeightFormats(**{**_fields(usual), "embedding": table.dtype, "lm_head": base, **each}) for each in formats
     ]
     common = max(stored, key=stored.count)
-    norm: Norm = "layernorm" if "output_norm.bias" in whole else "rmsnorm"
+    norm: nets.Norm = "layernorm" if "output_norm.bias" in whole else "rmsnorm"
     tokens = whole.get("per_layer_token_embd.weight")
-    model = Model(
+    model = nets.Model(
         name=name,
         hidden=hidden,
         vocab=table.shape[1],
@@ -184,7 +168,7 @@ def network(
     return model, notes, beside
 
 
-def _fields(formats: WeightFormats) -> dict[str, Dtype | None]:
+def _fields(formats: nets.WeightFormats) -> dict[str, Dtype | None]:
     return {name: getattr(formats, name) for name in ("attention", "ffn", "experts", "shared_experts", "other")}
 
 
@@ -205,7 +189,7 @@ def _layers(facts: _Facts, depth: int, blocks: int, tensors: Iterable[Stored]) -
     return layers, beside
 
 
-def _network(found: Sequence[_Layer], hidden: int, notes: list[str]) -> tuple[list[Layer], list[dict[str, Dtype]]]:
+def _network(found: Sequence[_Layer], hidden: int, notes: list[str]) -> tuple[list[nets.Layer], list[dict[str, Dtype]]]:
     """Layers and the formats of each; a state space beside attention is a layer before it."""
     slides = _sliding(found[0].facts, len(found), notes)
     layers, formats = [], []
@@ -216,14 +200,14 @@ def _network(found: Sequence[_Layer], hidden: int, notes: list[str]) -> tuple[li
         norms = [part for part, shape in own.weights.items() if "norm" in part and shape == (hidden,)]
         norms = [part for part in norms if part not in ("attn_q_norm", "attn_k_norm", "altup_router_norm")]
         norms = [part for part in norms if part not in ("laurel_post_norm", "post_norm")]
-        norm: Norm = "none" if not norms else "layernorm" if norms[0] in own.biases else "rmsnorm"
+        norm: nets.Norm = "none" if not norms else "layernorm" if norms[0] in own.biases else "rmsnorm"
         both = state is not None and mixer is not None
         parallel = len(norms) == 1 and mixer is not None and ffn is not None
         if both:
-            layers.append(Layer(state, None, norm, norms=0))
+            layers.append(nets.Layer(state, None, norm, norms=0))
             formats.append(_formats(own))
         layers.append(
-            Layer(
+            nets.Layer(
                 mixer or state,
                 ffn,
                 norm,
@@ -270,7 +254,7 @@ def _sliding(facts: _Facts, depth: int, notes: list[str]) -> list[tuple[int | No
     return [((None, window) if row.get("chunks") else (window, None)) if slide else (None, None) for slide in slides]
 
 
-def _attention(own: _Layer, hidden: int, seen: tuple[int | None, int | None]) -> Mixer | None:
+def _attention(own: _Layer, hidden: int, seen: tuple[int | None, int | None]) -> nets.Mixer | None:
     """Softmax attention, or latent; None for a layer without."""
     if own.has("attn_kv_a_mqa"):
         return _latent(own)
@@ -298,7 +282,7 @@ def _attention(own: _Layer, hidden: int, seen: tuple[int | None, int | None]) ->
     last = min(last, _table()["own_keys"].get(own.facts.kind, last))
     parts = ("attn_q", "attn_k", "attn_v", "attn_qkv")
     biased = {part for part in parts if part in own.biases}
-    return Attention(
+    return nets.Attention(
         heads=heads,
         kv_heads=kv_heads,
         head_dim=dim,
@@ -319,7 +303,7 @@ def _attention(own: _Layer, hidden: int, seen: tuple[int | None, int | None]) ->
     )
 
 
-def _latent(own: _Layer) -> LatentAttention:
+def _latent(own: _Layer) -> nets.LatentAttention:
     """Multi-head latent attention, whose heads are as wide as they are before they are absorbed."""
     heads, rank, rope = own.positive("attention.head_count"), own.positive("attention.kv_lora_rank"), own.positive(
         "rope.dimension_count"
@@ -333,38 +317,38 @@ def _latent(own: _Layer) -> LatentAttention:
     indexer = None
     if own.has("indexer.attn_k"):
         heads_of, dim, most = (own.positive(f"attention.indexer.{p}") for p in ("head_count", "key_length", "top_k"))
-        indexer = Indexer(heads_of, dim, most)
+        indexer = nets.Indexer(heads_of, dim, most)
     q_rank = own.out("attn_q_a") or None
-    return LatentAttention(heads, q_rank, rank, keys - rope, rope, values, indexer)
+    return nets.LatentAttention(heads, q_rank, rank, keys - rope, rope, values, indexer)
 
 
-def _state(own: _Layer, hidden: int) -> Mixer | None:
+def _state(own: _Layer, hidden: int) -> nets.Mixer | None:
     """A recurrence: a state space, a delta rule or a short convolution; None for a layer without."""
     if own.has("shortconv.conv"):
-        return GatedConvolution(own.out("shortconv.in_proj") // 3, own.positive("shortconv.l_cache"))
+        return nets.GatedConvolution(own.out("shortconv.in_proj") // 3, own.positive("shortconv.l_cache"))
     if own.has("ssm_f_a"):
         dim, heads = own.positive("kda.head_dim"), own.positive("attention.head_count")
         ranks = own.out("ssm_f_a"), own.out("ssm_g_a")
-        return GatedDeltaNet(heads, heads, dim, dim, own.positive("ssm.conv_kernel"), *ranks)
+        return nets.GatedDeltaNet(heads, heads, dim, dim, own.positive("ssm.conv_kernel"), *ranks)
     if not own.has("ssm_out"):
         return None
     inner, state, taps = (own.positive(f"ssm.{part}") for part in ("inner_size", "state_size", "conv_kernel"))
     rank, bias = own.positive("ssm.time_step_rank"), "ssm_conv1d" in own.biases
     if own.has("ssm_beta", "ssm_ba", "ssm_alpha"):
-        return GatedDeltaNet(own.positive("ssm.group_count"), rank, state, inner // rank, taps)
+        return nets.GatedDeltaNet(own.positive("ssm.group_count"), rank, state, inner // rank, taps)
     if own.has("ssm_x"):
-        return Mamba(inner, state, taps, rank, bias, norm=own.has("ssm_dt_norm"))
+        return nets.Mamba(inner, state, taps, rank, bias, norm=own.has("ssm_dt_norm"))
     groups = own.positive("ssm.group_count", 1)
-    return Mamba2(rank, inner // rank, groups, state, taps, bias, norm=own.has("ssm_norm"))
+    return nets.Mamba2(rank, inner // rank, groups, state, taps, bias, norm=own.has("ssm_norm"))
 
 
-def _feed_forward(own: _Layer, hidden: int) -> FeedForward | None:
+def _feed_forward(own: _Layer, hidden: int) -> nets.FeedForward | None:
     """A mixture of experts, a dense block, or none; a dense block beside experts counts as shared ones."""
     dense = own.weights["ffn_down"][0] if own.has("ffn_down") else 0
     if not own.has("ffn_down_exps"):
         gated = own.has("ffn_gate") or own.out("ffn_up") == 2 * dense
         bias = bool({"ffn_down", "ffn_up"} & own.biases)
-        return DenseFFN(dense, gated, bias) if dense else None
+        return nets.DenseFFN(dense, gated, bias) if dense else None
     down = own.weights["ffn_down_exps"]
     if len(down) != 3:
         raise own.refuse("has experts without a third dimension")
@@ -373,7 +357,7 @@ def _feed_forward(own: _Layer, hidden: int) -> FeedForward | None:
     experts, used = down[2], own.positive("expert_used_count")
     if used > experts:
         raise own.refuse(f"uses {used} of {experts} experts")
-    return MixtureOfExperts(
+    return nets.MixtureOfExperts(
         experts,
         used,
         down[0],

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from rooflinekit.model.types.model import DenseFFN, MixtureOfExperts, Model, Wei
 from rooflinekit.specs.config.importer import model_from_config
 from rooflinekit.specs.config.keys import usual_keys, usual_names
 from rooflinekit.specs.config.vision import read_vision
-from rooflinekit.specs.files import kept, read_json, read_yaml, refuse_cut
+from rooflinekit.specs.files import kept, read_json, read_yaml, refuse_cut, table_of
 from rooflinekit.specs.hub import CACHED, COMPANION, HUB, ID, INDEX, cached_config, fetch, fetched_bytes
 from rooflinekit.specs.locate import Loaded, resolve
 from rooflinekit.specs.places import spec_dir
@@ -27,42 +28,16 @@ from rooflinekit.specs.weight_files import model_from_gguf, safetensors_bytes
 
 _EXAMPLE = Path(__file__).with_name("model_template.yaml")
 _AS = "as:"
+_GROUPED = "awq-4bit"  # groups of integers by compressed-tensors
 _SEVERAL = "its safetensors headers"
 _HEAVIER = 1.25  # than its files: towers and heads that are not counted make a checkpoint heavier, never lighter
 _FORMAT_IN_NAME = r"(?i)(?<![a-z])(fp8|nvfp4|mxfp4|fp4|awq|gptq|int4|int8|w\da\d+|bnb)(?![a-z])"
-_INT8 = {"targets": ["Linear"], "weights": {"num_bits": 8}, "input_activations": {"num_bits": 8}}
-_INT4 = {"targets": ["Linear"], "weights": {"num_bits": 4, "strategy": "group", "group_size": 32}}
-#: What the end of a checkpoint's name says of its weights, as its exporter writes it; GGUF says only what kind of file.
-_STORED: Mapping[str, Mapping[str, Any] | None] = {
-    r"fp8(?:-dynamic|-block)?": {"quant_method": "fp8"},
-    r"nvfp4|fp4": {"quant_method": "modelopt", "quant_algo": "NVFP4", "exclude_modules": ["lm_head"]},
-    r"awq-4bit": {  # cyankiwi's: groups of 32, and scales alone as compressed-tensors has them by default
-        "quant_method": "compressed-tensors", "config_groups": {"group_0": _INT4}, "ignore": ["lm_head"],
-    },
-    r"awq(?:-int4)?": {"quant_method": "awq", "bits": 4, "group_size": 128},
-    r"gptq(?:-int4|-4bit)?|int4|(?:quantized\.)?w4a16": {"quant_method": "gptq", "bits": 4, "group_size": 128},
-    r"gptq-int8|gptq-8bit|(?:quantized\.)?w8a16": {"quant_method": "gptq", "bits": 8, "group_size": 128},
-    r"int8|(?:quantized\.)?w8a8": {
-        "quant_method": "compressed-tensors", "config_groups": {"group_0": _INT8}, "ignore": ["lm_head"],
-    },
-    r"(?:unsloth-)?bnb-4bit": {"quant_method": "bitsandbytes", "load_in_4bit": True},
-    r"gguf": None,
-}  # fmt: skip
-#: Modules that 4-bit integer checkpoints of Qwen's hybrids leave in 16 bit: `dynamic` of Qwen/Qwen3.5-27B-GPTQ-Int4.
-_KEPT = "self_attn", "linear_attn", "shared_expert"
 _TOLD = 3  # differences that one warning names
 _ENDING = r"(?:^[\w-][\w.-]*/)?[\w-][\w.-]*$"
 _LONGEST_NAME = 200
 _FILES = (".json", ".gguf", ".safetensors", ".yaml", ".yml")  # endings of paths that can be no name
-#: What a config calls the sizes that are read by another name.
-_KEYS = {
-    "gated": "attn_output_gate",
-    "kv_rank": "kv_lora_rank",
-    "nope_dim": "qk_nope_head_dim",
-    "q_rank": "q_lora_rank",
-    "rope_dim": "qk_rope_head_dim",
-    "v_dim": "v_head_dim",
-}
+_table = partial(table_of, __file__)
+"""What the ends of names say of weights, and keys of configs."""
 
 
 class _Expected(FileLayout):
@@ -184,7 +159,7 @@ def _by_last_part(text: str, error: SpecError) -> Loaded[Model]:
 def _stored(name: str, unknown: UnknownNameError) -> Loaded[Model]:
     """A model of the library, its weights stored as the end of the name says."""
     fetches = f"{HUB}{name} reads its own config.json (pip install 'rooflinekit[hub]')"
-    for ending in _STORED:
+    for ending, section in _table()["stored"].items():
         found = re.fullmatch(rf"(?i)(.+?)[-_.]({ending})", name)
         if not found:
             continue
@@ -195,7 +170,7 @@ def _stored(name: str, unknown: UnknownNameError) -> Loaded[Model]:
             loaded = kept(_from_library, base.value, also=(ending,))
             word, warnings = found[2].upper(), (*base.warnings, *loaded.warnings)
             told = f"{name!r} is not in the catalogue: read as {loaded.value.name} with weights in the usual {word}"
-            if _STORED[ending] is None:
+            if section is None:
                 told = (f"{name!r} holds files of several formats: read as {loaded.value.name} in its own; "
                         "give the .gguf file, or --weights")  # fmt: skip
             aliases = (name, *loaded.value.aliases) if re.fullmatch(ID, name) else loaded.value.aliases
@@ -249,18 +224,18 @@ def _unquantised(model: Model, size: float, where: str) -> Iterator[str]:
 
 
 def _from_library(path: Path, stored: str = "") -> Loaded[Model]:
-    """A file of the library, its weights stored as an ending of `_STORED` says in place of its own."""
+    """A file of the library, its weights stored as an ending of models.yaml says in place of its own."""
     root = FileSection(path, "", read_yaml(path))
     file = root.read(_LibraryFile)
     for key, text in (("name", file.name), ("source", file.source)):
         if not text.strip():
             root.refuse(key, "is empty")
-    section = _STORED.get(stored)
+    section, hybrid = _table()["stored"].get(stored), _table()["kept"]
     if section and "linear_num_value_heads" in file.config:
         if section["quant_method"] in ("awq", "gptq"):
-            section = {**section, "modules_to_not_convert": _KEPT}
-        elif _INT4 in section.get("config_groups", {}).values():
-            section = {**section, "ignore": [*section["ignore"], *(f"re:.*{part}.*" for part in _KEPT)]}
+            section = {**section, "modules_to_not_convert": hybrid}
+        elif stored == _GROUPED:
+            section = {**section, "ignore": [*section["ignore"], *(f"re:.*{part}.*" for part in hybrid)]}
     config = {**file.config, "quantization_config": section} if section else file.config
     loaded = model_from_config(config, name=file.name.strip(), origin=str(path))
     used = loaded.value.read_keys
@@ -334,7 +309,7 @@ def _facts(model: Model) -> dict[str, Counter[object]]:
     for layer, times in model.layer_counts.items():
         blocks: tuple[Any, ...] = (layer.mixer, layer.ffn)
         for block in filter(None, blocks):
-            names = dict(_KEYS)
+            names = dict(_table()["keys"])
             if isinstance(block, DenseFFN | MixtureOfExperts):
                 names |= {"gated": "mlp_gated", "bias": "mlp_bias"}
             if isinstance(block, MixtureOfExperts):

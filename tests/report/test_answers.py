@@ -165,7 +165,7 @@ def compare(count: int, states: int, seed: int) -> float:
             there = predictor if at["speed"] == 1.0 else scaled(predictor, "bandwidth", at["speed"])
             calls.append((written, [at[name] for name in INPUTS]))
             expected.append(static_answer(there, at, fixed))
-    printed, steps = page.printed(), list(page.steps)
+    printed, steps = page.library.printed(), list(page.steps)
     data = {"library": printed.data, "offers": {"steps": steps}}
     asked = [(printed.places[written.static], inputs) for written, inputs in calls]
     largest = 0.0
@@ -199,7 +199,7 @@ def test_what_deployments_share_is_what_each_would_have_been_alone(monkeypatch: 
         page = Program()
         for gpu, tp, engine in product((*GPUS, "mi350x", "rtx-6000-ada"), (1, 2), ("vllm", "llama.cpp")):
             page.write(*written(gpu, tp, engine))
-        return page.printed()
+        return page.library.printed()
 
     def written(gpu: str, tp: int, engine: str) -> tuple[Predictor, tuple[str, ...]]:
         question = ask("llama-3.1-8b", gpu, {"tp": tp, "engine": engine, "concurrency": 8})

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import rooflinekit as rk
+from rooflinekit.model.types.errors import InputError
 from rooflinekit.report.page.plan import chosen_replica, read_plan
 
 from .making import data_of, page_of, run
@@ -30,6 +31,14 @@ def plans() -> dict[str, dict[str, Any]]:
         "mixed": rk.plan("llama-3-8b", ["h100-sxm", "l40s"], slo, rate=20, mixed=True, **few),
     }  # fmt: skip
     return {kind: answer.to_dict() for kind, answer in kinds.items()}
+
+
+def test_a_candidate_of_too_little_known_has_times_without_end(plans: dict[str, dict[str, Any]]) -> None:
+    plan = json.loads(json.dumps(plans["disaggregated"]))
+    plan["candidates"][0]["predicted"]["tpot_ms"]["mean"] = None
+    assert read_plan(plan) == plan
+    with pytest.raises(InputError, match="has no end"):
+        chosen_replica(plan)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -144,7 +144,7 @@ def compare(count: int, seed: int, kinds: tuple[dict[str, tuple[Any, ...]], ...]
         at |= {"rate": load.rate} if load.users is None else {"users": load.users}
         plans.append((written, load_data(question.asked, found.load.requests + found.load.warmup), at))
         expected.append(told(found))
-    printed = page.printed()
+    printed = page.library.printed()
 
     def numbered(functions: dict[str, Instance]) -> dict[str, int]:
         return {name: printed.places[each] for name, each in functions.items()}

@@ -31,6 +31,7 @@ from rooflinekit.model.types.units import format_bytes
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.report.derivation import folded
 from rooflinekit.report.document import asked, headed, images_in, ms, three
+from rooflinekit.report.estimate import between
 from rooflinekit.report.look import FIRST, HATCHES, QUANTITIES, SHAPES, STEP, TOKEN, TimePart, hues_of
 from rooflinekit.report.page.offers import Asked, Offers, roofs
 from rooflinekit.report.page.plays import load_data
@@ -135,7 +136,7 @@ def slider_data(offers: Offers, deployed: PageDeployment, against: PageDeploymen
         asked = against.asked
         other = program.write(asked.predictor, asked.loads, asked.work.context is not None)
         offers.gpus.setdefault(asked.plan.system.accelerator.name, asked.plan)
-    printed = program.printed()
+    printed = program.library.printed()
     scenes, moves = dict[str, int](), dict[str, int]()  # as JSON, each once
 
     def numbered(functions: Mapping[str, Instance]) -> dict[str, int]:
@@ -366,10 +367,5 @@ def filled_notes(answer: Estimate, batch: int, longest: int) -> list[str]:
 
 
 def _time(answer: Estimate, key: str) -> str:
-    value = ms(getattr(answer, key))
-    ends = (answer.interval or {}).get(key)
-    if ends is None:
-        return value
-    low, high = (ms(end, "no end") for end in ends)
-    number, unit = low.split(" ")
-    return f"{value} ({number if high.endswith(f' {unit}') else low} to {high})"
+    value, ends = ms(getattr(answer, key)), (answer.interval or {}).get(key)
+    return value if ends is None else f"{value} ({between(ends)})"

@@ -12,16 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.report.document import headed
 from rooflinekit.report.look import hues_of
-from rooflinekit.report.page.deployment import (
-    PageDeployment,
-    accountant,
-    after,
-    below,
-    foot_notes,
-    lead,
-    slider_data,
-    walked,
-)
+from rooflinekit.report.page import deployment
 from rooflinekit.report.page.offers import make_offers
 from rooflinekit.report.page.render import LIMIT_BYTES, Page, card, figure, heading, paragraphs, render
 from rooflinekit.specs.writing import check_target, write_whole
@@ -106,7 +97,7 @@ def _page(model: str | PathLike[str] | None, gpu: str | PathLike[str], more: dic
         own = {key: more.pop(key, None) for key in ("against", "simulation", "price")}
         walk = more.pop("walk", True)
         scenario = {key: value for key, value in more.items() if value is not None}
-        return _deployment_page(PageDeployment.of(str(model), str(gpu), scenario), offered, walk=walk, **own)
+        return _deployment_page(deployment.PageDeployment.of(str(model), str(gpu), scenario), offered, walk=walk, **own)
     for key in more:
         raise InputError(f"{key} belongs to a report on a model; a {given[0]} brings its own deployments")
     if given == ["plan"]:
@@ -115,7 +106,7 @@ def _page(model: str | PathLike[str] | None, gpu: str | PathLike[str], more: dic
 
 
 def _deployment_page(  # noqa: PLR0913, PLR0917 - what a page is told besides
-    deployed: PageDeployment,
+    deployed: deployment.PageDeployment,
     offered: dict[str, Any],
     against: object,
     simulation: Outcome | None,
@@ -125,12 +116,12 @@ def _deployment_page(  # noqa: PLR0913, PLR0917 - what a page is told besides
     other, changes = None, read_against(against)
     if changes is not None:
         changed = {"model": deployed.asked.model, "gpu": deployed.asked.gpu, **deployed.scenario, **changes}
-        other = PageDeployment.of(str(changed.pop("model")), str(changed.pop("gpu")), changed)
-    framed, card_of_walk = walked(deployed) if walk else ("", "")
+        other = deployment.PageDeployment.of(str(changed.pop("model")), str(changed.pop("gpu")), changed)
+    framed, card_of_walk = deployment.walked(deployed) if walk else ("", "")
     offers = make_offers(deployed.asked, **offered)
-    data, functions = slider_data(offers, deployed, other)
+    data, functions = deployment.slider_data(offers, deployed, other)
     data["walk"] = framed or None
-    named, told, simulated = headed(deployed.answer), f'<div id="lead">{lead(deployed)}</div>', ""
+    named, told, simulated = headed(deployed.answer), f'<div id="lead">{deployment.lead(deployed)}</div>', ""
     if price is not None:
         from rooflinekit.decision.economics.price import quotes_of  # noqa: PLC0415 - only where prices are given
 
@@ -139,14 +130,17 @@ def _deployment_page(  # noqa: PLR0913, PLR0917 - what a page is told besides
         told += paragraphs(quotes.notes, "notes")
     if other is not None:
         named = f"{named}, against {headed(other.answer)}"
-        told += lead(other, before="Against ", told_of=f"{headed(other.answer)}: ")
+        told += deployment.lead(other, before="Against ", told_of=f"{headed(other.answer)}: ")
     if simulation is not None:
         simulated, data["simulation"] = (
             f'<div class="wrap">{simulation_card(simulation, deployed.named)}</div>',
             simulation_data(simulation),
         )
-    return Page(named, told, "", accountant(), simulated + after(deployed), below(deployed, card_of_walk),
-                foot_notes(deployed.answer), data, functions, (framed,) if framed else ())  # fmt: skip
+    after, below = simulated + deployment.after(deployed), deployment.below(deployed, card_of_walk)
+    foot = deployment.foot_notes(deployed.answer)
+    return Page(
+        named, told, "", deployment.accountant(), after, below, foot, data, functions, (framed,) if framed else ()
+    )
 
 
 def _quote(data: dict[str, Any], prices: Mapping[str, HourlyPrice | None]) -> None:
@@ -168,20 +162,21 @@ def _plan_page(subject: object, offered: dict[str, Any]) -> Page:
     page = Page(named, heading(named) + read.plan_lead(plan), read.plan_cards(plan), data=own)
     try:
         chosen = read.chosen_replica(plan)
-        deployed = PageDeployment.of(chosen.model, chosen.gpu, chosen.scenario)
+        deployed = deployment.PageDeployment.of(chosen.model, chosen.gpu, chosen.scenario)
     except RooflinekitError as error:  # a model or a file that is not on this machine
         told = paragraphs([f"The chosen deployment cannot be looked into here: {error}"])
         return replace(page, after=told, foot=_foot(plan["version"]))
-    more, functions = slider_data(make_offers(deployed.asked, **offered), deployed, None)
+    more, functions = deployment.slider_data(make_offers(deployed.asked, **offered), deployed, None)
     _quote(more, read.plan_prices(plan))
-    told = f'<div class="wrap" id="lead">{lead(deployed, chosen.pool, f"{chosen.heading}: ")}</div>'
+    told = f'<div class="wrap" id="lead">{deployment.lead(deployed, chosen.pool, f"{chosen.heading}: ")}</div>'
     data = (
         page.data
         | more
         | {"hues": page.data["hues"] | more["hues"], "heading": f"{chosen.heading}: ", "pool": bool(chosen.pool)}
     )
-    return replace(page, accountant=told + accountant(), after=after(deployed), below=below(deployed, ""),
-                   foot=foot_notes(deployed.answer), data=data, functions=functions)  # fmt: skip
+    after, below = deployment.after(deployed), deployment.below(deployed, "")
+    return replace(page, accountant=told + deployment.accountant(), after=after, below=below,
+                   foot=deployment.foot_notes(deployed.answer), data=data, functions=functions)  # fmt: skip
 
 
 def _table_page(sweep: Any) -> Page:

@@ -56,7 +56,8 @@ def chosen_replica(plan: Mapping[str, Any]) -> Chosen:
     lengths = {"isl": max(round(traffic["isl_mean"]), 1), "osl": max(round(traffic["osl_mean"]), 1)}
     pool, load = "", _load(traffic, fleet)
     if fleet.get("role") == "decode":  # never with users, who wait for whole answers
-        each = best["predicted"]["tpot_ms"]["mean"]
+        if (each := best["predicted"]["tpot_ms"]["mean"]) is None:
+            raise InputError("the time per token of its decode replicas has no end")
         load = {"batch": max(round(decoding(fleet["load"], lengths["osl"], each / 1e3)), 1)}
         pool = (
             f"{fleet['load']:.3g} requests/s x {lengths['osl'] - 1} tokens x {each:.3g} ms keep {load['batch']} "
@@ -202,7 +203,7 @@ def _checks() -> TypeAdapter[Any]:
     scenario = _object(gpu=str)
     fleet = {"role": NotRequired[str], "scenario": scenario, "replicas": count, "spare": NotRequired[natural],
              "share": NotRequired[positive], "load": positive, "burstiness": NotRequired[size | None]}  # fmt: skip
-    time = _object(mean=size, **dict.fromkeys(("p50", "p90", "p95", "p99"), size | None))
+    time = _object(**dict.fromkeys(("mean", "p50", "p90", "p95", "p99"), size | None))
     times = _object(ttft_ms=time, tpot_ms=time, e2el_ms=time)
     candidate = {"gpus": count, "usd_per_hour": size | None, "usd_per_million_tokens": _object(all=size | None),
                  "predicted": times, "lost": str | None}  # fmt: skip

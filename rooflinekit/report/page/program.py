@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 from rooflinekit.estimation.results import time_by_cause
 from rooflinekit.model.capacity import Memory, MemoryModel
 from rooflinekit.model.graph import Pool, Symbol, trace
-from rooflinekit.model.graph.javascript import Instance, Library, Printed, array, call
+from rooflinekit.model.graph.javascript import Instance, Library, array, call
 from rooflinekit.model.kernels.operation import Operation
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.power import PARTS, Energy
@@ -116,7 +116,8 @@ class Program:
             """The results of kernels, and the kernels."""
             work = _work(plan, at, fixed)
             point = told.evaluate(work)
-            rates = _rates(point.output_rate(work.batch, work.osl), predictor, point.tpot)
+            rate = point.output_rate(work.batch, work.osl)
+            rates = [rate, rate / plan.deployment.gpus, 1.0 / point.tpot.expected]  # of all, of a GPU, of a user
             both, chip = (point.prefill, point.decode), told.plan.system.accelerator
             rows = [[_row(each, told.plan.energy(each)) for each in step.kernels] for step in both]
             faster = Rates(chip.memory_bandwidth * at["speed"], chip.l2_bytes, chip.peak)
@@ -218,7 +219,8 @@ class Program:
             part = self._stepped(("energy",), served, predictor, ("users", *_LENGTHS))
 
             def spent(**at: Any) -> list[Any]:
-                tokens = replace(_recalled(part, at | _numbers(gpu)), law=gpu.power)
+                symbols = _call(part, at | _numbers(gpu), len(_symbols(part.whole)))
+                tokens = replace(_rebuilt(part.whole, iter(symbols)), law=gpu.power)
                 return _energy(tokens, Workload(1.0, at["isl"], at["osl"], 0.0), at["made"])
 
             functions["energy"] = self._added(spent, ("users", *_LENGTHS, "made"))
@@ -249,11 +251,6 @@ class Program:
             ):
                 return _Part(self.library.changed(part.instance, others), part.whole, here, part.asked)
         return None
-
-    def _keep(self, key: Any, part: _Part) -> _Part:
-        if key is not None:
-            self._alike.setdefault(key, []).append(part)
-        return part
 
     def _stepped(
         self, kind: tuple[Any, ...], function: Callable[..., Any], predictor: Predictor, inputs: Sequence[str]
@@ -292,7 +289,10 @@ class Program:
 
         instance = self._added(run, (*inputs, *_numbers(plan.system.accelerator)), True)
         whole, told = made[0][1] if isinstance(made[0], tuple) else made[0], tuple(asked.values())
-        return self._keep(key, _Part(instance, whole, calls(told), told))
+        part = _Part(instance, whole, calls(told), told)
+        if key is not None:
+            self._alike.setdefault(key, []).append(part)
+        return part
 
     def _likeness(self, plan: Plan) -> int:
         """A key of deployments whose steps differ in functions of kernels and numbers of accelerators alone."""
@@ -327,10 +327,6 @@ class Program:
             return array(list(map(nested, value)), self.pool) if isinstance(value, list) else value
 
         return self.library.add(trace(lambda **at: list(map(nested, function(**at))), inputs, pool=self.pool), trim)
-
-    def printed(self) -> Printed:
-        """The program as JavaScript."""
-        return self.library.printed()
 
     def _outlined(self, predictor: P, speed: Symbol | None) -> P:
         """The plan whose kernels are calls."""
@@ -417,11 +413,6 @@ def _work(plan: Plan, at: dict[str, Any], fixed: bool) -> Workload:
 
 def _call(part: _Part, values: dict[str, Any], outputs: int) -> list[Symbol]:
     return call(part.instance, [values[name] for name in part.instance.inputs], outputs)
-
-
-def _recalled(part: _Part, values: dict[str, Any]) -> Any:
-    """Results of a function for these values of its inputs."""
-    return _rebuilt(part.whole, iter(_call(part, values, len(_symbols(part.whole)))))
 
 
 def _signature(kernel: Kernel) -> tuple[Any, ...]:
@@ -650,8 +641,3 @@ def _ends(time: Time) -> list[Any]:
 
 def _memory(memory: Memory) -> list[Any]:
     return [getattr(memory, name) for name in MEMORY]
-
-
-def _rates(rate: Any, predictor: Predictor, tpot: Time) -> list[Any]:
-    """Output tokens a second: of all, of one accelerator, of one user."""
-    return [rate, rate / predictor.plan.deployment.gpus, 1.0 / tpot.expected]

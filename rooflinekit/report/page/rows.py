@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -15,7 +14,7 @@ from rooflinekit.estimation.frames.columns import LOAD_COLUMNS, RESULT_COLUMNS
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.report.markup import script_json
 from rooflinekit.report.page.render import card, paragraphs
-from rooflinekit.specs.files import read_yaml
+from rooflinekit.specs.files import table_of
 
 MOST_BYTES = 1_700_000
 """Largest size of the rows of a page."""
@@ -23,18 +22,11 @@ MOST_BYTES = 1_700_000
 _MOST_ROWS = 40_000  # of more, a browser takes too long to draw
 _MOST_CELLS = 200_000  # up to which columns beyond the usual are kept
 _MOST_COLUMNS = 60
-_FIRST = ("model", "gpu", "engine", "tp", "pp", "ep", "dp", "cp", "weights", "kv", "batch", "concurrency", "rate",
-          "isl", "osl", "ttft_ms", "tpot_ms", "e2e_ms", "output_tok_s", "output_tok_s_per_user", "output_tok_s_per_gpu",
-          "usd_per_million_output_tokens", "usd_per_hour", "total_bytes", "fits", "stable")  # fmt: skip
-_ANSWERS = ("ttft_ms", "tpot_ms", "output_tok_s", "output_tok_s_per_gpu", "output_tok_s_per_user")
-_MORE = ("output_tok_s", "goodput", "request_rate", "max_batch", "max_context", "kv_pool", "knee_rate")
-_LESS = ("ttft_", "tpot_", "itl_", "e2e_", "queue_", "usd_", "total_bytes", "needed_bytes")
+_TABLE = table_of(__file__)
+_FIRST, _ANSWERS, _MORE, _LESS = (tuple(_TABLE[name]) for name in ("first", "answers", "more", "less"))
 _USER, _GPU = "output_tok_s_per_user", "output_tok_s_per_gpu"
 _DIGITS = 6
-_REASONS = {"does not fit": "not fitting in memory", "overloaded": "overloaded",
-            "misses the objectives": "missing the objectives", "has an error": "with an error"}  # fmt: skip
 _WORDS = 200  # different texts beyond which a column is no group
-_TITLES = read_yaml(Path(__file__).with_name("titles.yaml"))
 
 
 def rows_data(table: pd.DataFrame) -> dict[str, Any]:
@@ -113,7 +105,9 @@ def _column(column: pd.Series[Any]) -> dict[str, Any]:
 def rows_lead(data: dict[str, Any], name: str) -> str:
     """Sentence on the number of rows, and how many of them can stand on no front."""
     count = f"{data['total']:,} {'row' if data['total'] == 1 else 'rows'} of {name}"
-    words = {word: f"{data['reasons'][word]:,} {said}" for word, said in _REASONS.items() if word in data["reasons"]}
+    words = {
+        word: f"{data['reasons'][word]:,} {said}" for word, said in _TABLE["reasons"].items() if word in data["reasons"]
+    }
     lost = [f"{data['unanswered']:,} without an answer"] if data["unanswered"] else []
     return f"{', '.join([count, *words.values(), *lost])}."
 
@@ -154,7 +148,7 @@ def title_of(name: str) -> str:
     ('output of one GPU [tokens/s]', 'TTFT [ms]', 'my column')
     """
     stem, _, statistic = name.removesuffix("_ms").partition("_")
-    if not name.endswith("_ms") or stem not in _TITLES["times"] or statistic not in ("", *_TITLES["statistics"]):
-        return str(_TITLES["columns"].get(name, name))
-    part = f", {_TITLES['statistics'][statistic]}" if statistic else ""
-    return f"{_TITLES['times'][stem]}{part} [ms]"
+    if not name.endswith("_ms") or stem not in _TABLE["times"] or statistic not in ("", *_TABLE["statistics"]):
+        return str(_TABLE["columns"].get(name, name))
+    part = f", {_TABLE['statistics'][statistic]}" if statistic else ""
+    return f"{_TABLE['times'][stem]}{part} [ms]"

@@ -12,18 +12,7 @@ from rooflinekit.decision.sensitivity.levers import Levers
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.units import format_count, format_time, percent
 from rooflinekit.report.document import three
-from rooflinekit.report.plots import labels
-from rooflinekit.report.plots.style import (
-    Frame,
-    Picture,
-    Theme,
-    decades,
-    headed,
-    label_ticks,
-    legend,
-    scale_text,
-    shortened,
-)
+from rooflinekit.report.plots import labels, style
 from rooflinekit.simulation.outcome import Outcome
 from rooflinekit.version import __version__
 
@@ -33,9 +22,9 @@ _LEAST = 1e-3  # ms: what is shorter stands at the edge
 _FEW = 4  # replicas with a colour of their own
 
 
-def percentiles(outcome: Outcome, theme: Theme) -> Picture:
+def percentiles(outcome: Outcome, theme: style.Theme) -> style.Picture:
     """Median, 90th, 95th, 99th percentile and largest of each duration, on one scale."""
-    frame = headed("Latency of requests: percentiles", outcome, theme)
+    frame = style.headed("Latency of requests: percentiles", outcome, theme)
     figure, (axes,) = frame.panels(7.2, 3.2)
     spreads = {name: getattr(outcome, key) for name, key in _DURATIONS.items()}
     spreads = {name: spread for name, spread in spreads.items() if spread.n}
@@ -47,13 +36,13 @@ def percentiles(outcome: Outcome, theme: Theme) -> Picture:
                       else theme.ink, label=mark if place == 0 else None, gid=f"{name} {mark}")  # fmt: skip
         words = f"{format_time(spread.p50 / 1e3)} · {format_time(spread.p99 / 1e3)}"
         axes.annotate(words, (values["p50"], place), (0, 7), textcoords="offset points", fontsize=6.5, color=theme.soft)
-    label_ticks(axes.yaxis, list(spreads))
+    style.label_ticks(axes.yaxis, list(spreads))
     axes.set(xscale="log", ylim=(len(spreads) - 0.5, -0.7), xlabel="duration [ms]; numbers: median · 99th percentile")
-    decades(axes.xaxis, scale_text)
+    style.decades(axes.xaxis, style.scale_text)
     axes.margins(x=0.08)
     if spreads:
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), handletextpad=0.2)
-    return Picture("percentiles", frame.title, _words(outcome), figure, theme)
+    return style.Picture("percentiles", frame.title, _words(outcome), figure, theme)
 
 
 def _words(outcome: Outcome) -> str:
@@ -62,9 +51,9 @@ def _words(outcome: Outcome) -> str:
     return f"{outcome.requests.measured} requests of {outcome.model} on {outcome.gpu}: {'; '.join(parts) or 'none'}."
 
 
-def timeline(outcome: Outcome, theme: Theme) -> Picture:
+def timeline(outcome: Outcome, theme: style.Theme) -> style.Picture:
     """Waiting and decoding requests and the use of the cache, at the ends of steps."""
-    frame = headed("The run over time", outcome, theme)
+    frame = style.headed("The run over time", outcome, theme)
     figure, panels = frame.panels(7.2, 4.2, 3, ncols=1)
     rows = pd.DataFrame(outcome.timeline, columns=["time_s", "replica", "queue", "batch", "prompts", "kv_use"])
     shown = {"queue": ("requests\nwaiting", theme.ink), "batch": ("sequences\ndecoding", theme.ink),
@@ -87,7 +76,7 @@ def timeline(outcome: Outcome, theme: Theme) -> Picture:
     peak = {name: float(rows[name].max()) if len(rows) else 0.0 for name in shown}
     words = (f"{outcome.duration_s:.3g} s of {outcome.model} on {outcome.gpu}: at most {peak['queue']:.0f} requests "
              f"wait, {peak['batch']:.0f} sequences decode, the cache is at {100 * peak['kv_use']:.0f} %.")  # fmt: skip
-    return Picture("timeline", frame.title, words, figure, theme)
+    return style.Picture("timeline", frame.title, words, figure, theme)
 
 
 _SLOPES = {"TTFT": ("ttft", "s"), "TPOT": ("tpot", "o"), "throughput": ("throughput", "^")}
@@ -97,9 +86,9 @@ _NAMES = {"cost": "cost of a token", "tpot": "time per output token", "ttft": "t
           "throughput": "throughput of a GPU"}  # fmt: skip
 
 
-def elasticities(levers: Levers, theme: Theme) -> Picture:
+def elasticities(levers: Levers, theme: style.Theme) -> style.Picture:
     """By how many percent each answer changes when a parameter grows by one percent."""
-    frame = headed("Sensitivity: change for 1 % more of each resource", levers, theme)
+    frame = style.headed("Sensitivity: change for 1 % more of each resource", levers, theme)
     figure, (axes,) = frame.panels(7.2, 3.4)
     names = [entry.parameter for entry in levers.elasticities]
     colors = theme.series
@@ -109,17 +98,17 @@ def elasticities(levers: Levers, theme: Theme) -> Picture:
         axes.hlines(places, 0, values, color=colors[number], lw=1.2, alpha=0.6)
         axes.plot(values, places, ls="", marker=shape, ms=5.5, color=colors[number], label=label, gid=f"slope {key}")
     axes.axvline(0, color=theme.soft, lw=0.8)
-    label_ticks(axes.yaxis, names)
+    style.label_ticks(axes.yaxis, names)
     axes.invert_yaxis()
     axes.set_xlabel("elasticity [% change for 1 % more]; times: left is faster, throughput: right is more")
     axes.set_title(frame.subject, pad=18)
-    legend(axes)
+    style.legend(axes)
     first = max(levers.elasticities, key=lambda entry: abs(entry.tpot))
     words = f"Elasticities of {levers.model} on {levers.gpu}. TPOT follows {first.parameter} most: {first.tpot:+.2f}."
-    return Picture("elasticities", frame.title, words, figure, theme)
+    return style.Picture("elasticities", frame.title, words, figure, theme)
 
 
-def moves(levers: Levers, theme: Theme) -> Picture:
+def moves(levers: Levers, theme: style.Theme) -> style.Picture:
     """Factor of each possible move on the metric that ranks them, the best on top.
 
     Those on weaker evidence than the present stand below the others, hollow.
@@ -128,7 +117,7 @@ def moves(levers: Levers, theme: Theme) -> Picture:
     ranked = [(move, move.ratio[metric] or 1.0) for move in levers.moves if move.possible and move.ratio.get(metric)]
     tried = [(move, ratio) for move, ratio in ranked if abs(ratio - 1.0) >= _SEEN] or ranked
     weak = [move for move, _ in tried if levers.weaker(move)]
-    frame = headed(f"How each move changes the {_NAMES[metric]}", levers, theme)
+    frame = style.headed(f"How each move changes the {_NAMES[metric]}", levers, theme)
     figure, (axes,) = frame.panels(7.2, 1.3 + 0.19 * len(tried))
     for place, (move, ratio) in enumerate(tried):
         color, hollow = theme.tint("activations") if (ratio < 1.0) is lower else theme.soft, levers.weaker(move)
@@ -139,16 +128,16 @@ def moves(levers: Levers, theme: Theme) -> Picture:
                       textcoords="offset points", ha="right" if ratio < 1.0 else "left", color=theme.soft)  # fmt: skip
     axes.set_xscale("log")
     axes.axvline(1.0, color=theme.soft, lw=0.8)
-    label_ticks(axes.yaxis, [move.move for move, _ in tried])
+    style.label_ticks(axes.yaxis, [move.move for move, _ in tried])
     axes.invert_yaxis()
     axes.margins(x=0.12)
     axes.grid(False, axis="y")
-    decades(axes.xaxis, lambda value: f"{value:g} ×")
+    style.decades(axes.xaxis, lambda value: f"{value:g} ×")
     rings = "; hollow: on weaker evidence" if weak else ""
     axes.set_xlabel(f"{_NAMES[metric]} over that of the present deployment; green: better{rings}")
     best = f"{tried[0][0].move} ({_percent(tried[0][1] - 1.0)})" if tried else "none"
     words = f"{len(ranked)} moves for {levers.model} on {levers.gpu} by {_NAMES[metric]}; first: {best}."
-    return Picture("moves", frame.title, words, figure, theme)
+    return style.Picture("moves", frame.title, words, figure, theme)
 
 
 def _percent(change: float) -> str:
@@ -161,14 +150,16 @@ def _percent(change: float) -> str:
     return f"{whole:+d} %" if whole else "0 %"
 
 
-def hours(answer: PlanAnswer | OverTime, theme: Theme) -> Picture:
+def hours(answer: PlanAnswer | OverTime, theme: style.Theme) -> style.Picture:
     """The first month's fleet by the hour, and the requests that it carries."""
     made = answer.over_time if isinstance(answer, PlanAnswer) else answer
     if made is None:
         raise InputError("nothing to draw: the plan has one peak; give profile, or growth")
     rows = [row for row in made.intervals if row.month == 1]
     ends = [row.hour for row in rows] + [made.span_h]
-    frame = Frame("The fleet by the hour", f"{made.deployment}, {made.profile}", f"rooflinekit {__version__}", theme)
+    frame = style.Frame(
+        "The fleet by the hour", f"{made.deployment}, {made.profile}", f"rooflinekit {__version__}", theme
+    )
     figure, (fleet, load) = frame.panels(7.2, 3.6, 2, ncols=1, height_ratios=[2, 1])
     fleet.stairs([row.gpus for row in rows], ends, fill=True, color=theme.tint("weights"), alpha=0.6, gid="gpus",
                  label="by the hour")  # fmt: skip
@@ -180,26 +171,26 @@ def hours(answer: PlanAnswer | OverTime, theme: Theme) -> Picture:
         panel.yaxis.set_major_locator(MaxNLocator(4, integer=panel is fleet))
     load.set_xlabel("hour")
     fleet.tick_params(labelbottom=False)
-    fleet.set_title(shortened(frame.subject), pad=18)
-    legend(fleet)
-    return Picture("hours", frame.title, made.answer, figure, theme)
+    fleet.set_title(style.shortened(frame.subject), pad=18)
+    style.legend(fleet)
+    return style.Picture("hours", frame.title, made.answer, figure, theme)
 
 
-def hit_rate(found: TraceAnswer, theme: Theme) -> Picture:
+def hit_rate(found: TraceAnswer, theme: style.Theme) -> style.Picture:
     """Share of the prompt tokens that a cache finds, over its tokens; where each memory ends; TTFT and USD there."""
     if found.hit_rate is None:
         raise InputError(f"{found.trace} has no block ids (hash_ids): nothing to draw")
     count = 3 if found.memories else 1
     place = "" if found.deployment is None else f", {found.deployment['model']} on {found.deployment['gpu']}"
     subject = f"{found.trace}, {found.replicas} replica{'s' if found.replicas > 1 else ''}{place}"
-    frame = Frame("Hit rate of a prefix cache", subject, f"rooflinekit {found.version}", theme)
+    frame = style.Frame("Hit rate of a prefix cache", subject, f"rooflinekit {found.version}", theme)
     figure, panels = frame.panels(3.6 + 1.9 * count, 3.4, count, width_ratios=[2, 1, 1][:count])
     first = panels[0]
     sizes, shares = zip(*found.curve, strict=True)
     first.plot(sizes, [100 * share for share in shares], color=theme.ink, gid="hit rate")
     first.set(xscale="log", ylim=(0, max(100 * found.hit_rate * 1.15, 1.0)), xlabel="cache of one replica [tokens]",
               ylabel="prompt tokens found [%]")  # fmt: skip
-    decades(first.xaxis, scale_text)
+    style.decades(first.xaxis, style.scale_text)
     for number, each in enumerate(found.memories):
         color = theme.series[number % len(theme.series)]
         first.plot(each.tokens, 100 * each.hit_rate, marker="o", ms=6, color=color, ls="", gid=each.memory)
@@ -210,7 +201,9 @@ def hit_rate(found: TraceAnswer, theme: Theme) -> Picture:
         for at, value in enumerate(values):
             text = three(value) if value is not None else "piles up" if key == "ttft_ms" else "no price"
             panel.annotate(text, (at, value or 0.0), (0, 3), textcoords="offset points", ha="center", fontsize=7)
-        label_ticks(panel.xaxis, [f"+ {each.memory}" if at else "alone" for at, each in enumerate(found.memories)])
+        style.label_ticks(
+            panel.xaxis, [f"+ {each.memory}" if at else "alone" for at, each in enumerate(found.memories)]
+        )
         panel.set_ylabel(title)
         panel.margins(y=0.15)
     names = [labels.Label(each.memory, each.tokens, 100 * each.hit_rate, theme.series[number % len(theme.series)])
@@ -221,4 +214,4 @@ def hit_rate(found: TraceAnswer, theme: Theme) -> Picture:
     ]
     found_share = percent(found.hit_rate, 1)
     words = f"Of {found.trace} a cache without end finds {found_share} of the prompt tokens. {'; '.join(parts)}"
-    return Picture("hit-rate", frame.title, f"{words.rstrip('. ')}.", figure, theme)
+    return style.Picture("hit-rate", frame.title, f"{words.rstrip('. ')}.", figure, theme)

@@ -10,24 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.model.types.errors import InputError, MissingExtraError, UnknownNameError
+from rooflinekit.specs.files import table_of
 
 if TYPE_CHECKING:
     from rooflinekit.report.plots.style import Picture
 
 FORMATS = ("svg", "png")
-PICTURES: Mapping[str, Mapping[str, str]] = {
-    "Estimate": {"roofline": "roofline.roofline", "time": "steps.time_spent", "bytes": "steps.bytes_read",
-                 "memory": "steps.memory", "energy": "roofline.energy_roofline", "request": "request.request",
-                 "lanes": "load.lanes", "over-load": "load.over_load"},
-    "DataFrame": {"batch": "sweeps.batch_sweep", "context": "sweeps.context_sweep", "load": "sweeps.load_sweep",
-                  "pareto": "sweeps.pareto", "interactivity": "sweeps.interactivity_table"},
-    "Outcome": {"percentiles": "answers.percentiles", "timeline": "answers.timeline",
-                "request": "request.request"},
-    "Levers": {"elasticities": "answers.elasticities", "moves": "answers.moves"},
-    "PlanAnswer": {"hours": "answers.hours"}, "OverTime": {"hours": "answers.hours"},
-    "TraceAnswer": {"hit-rate": "answers.hit_rate"},
-    "tuple": {"intensity": "roofline.intensity"},
-}  # fmt: skip
+PICTURES: Mapping[str, Mapping[str, str]] = table_of(__file__)
 """By type of result, a tuple being several estimates: the pictures, which are named as their files, and who draws."""
 
 

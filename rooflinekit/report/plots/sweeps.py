@@ -29,18 +29,8 @@ from rooflinekit.estimation.frames import INPUT_COLUMNS
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.report.document import three
 from rooflinekit.report.look import SERIES, hues_of, shades
+from rooflinekit.report.plots import style
 from rooflinekit.report.plots.labels import Label, end_labels, place
-from rooflinekit.report.plots.style import (
-    TITLE,
-    Frame,
-    Picture,
-    Theme,
-    decades,
-    label_ticks,
-    powers_of_two,
-    scale_text,
-    shortened,
-)
 
 _MOST = len(SERIES)  # lines that can be told apart
 _WIDE = 2.0  # of the largest over the least: beyond, an axis is logarithmic
@@ -143,12 +133,12 @@ def curves(table: pd.DataFrame, axis: str) -> list[SweepLine]:
     return [SweepLine(label, part.sort_values(axis), len(found) <= _CLEAR) for label, part in found]
 
 
-def tints(lines: Sequence[SweepLine], theme: Theme) -> list[str]:
+def tints(lines: Sequence[SweepLine], theme: style.Theme) -> list[str]:
     """A colour for each line: the hue of its accelerator where they differ, paler for each further line of that hue."""
     return [theme.ink] if len(lines) == 1 else shaded(kinds(lines), theme)
 
 
-def shaded(names: Sequence[str], theme: Theme) -> list[str]:
+def shaded(names: Sequence[str], theme: style.Theme) -> list[str]:
     """A colour for each name: of an accelerator the hue of its generation, of others the next that is free."""
     known = hues_of(dict.fromkeys(names))
     free = iter([hue for hue in SERIES if hue not in known.values()] + [*SERIES] * len(names))
@@ -174,30 +164,30 @@ def _words(row: pd.Series, names: Sequence[str]) -> str:
     return ", ".join(text if name in ("model", "gpu", "engine") else f"{name} {text}" for name, text in pairs)
 
 
-def batch_sweep(table: pd.DataFrame, theme: Theme) -> Picture:
+def batch_sweep(table: pd.DataFrame, theme: style.Theme) -> style.Picture:
     """Time per token and throughput of a GPU over the batch, or over users."""
     axis = axis_of(table, ("batch", "concurrency"))
     frame = frame_of("Larger batches", table, theme)
     return _over(table, axis, "batch", frame, ("tpot_ms", "output_tok_s_per_gpu"))
 
 
-def context_sweep(table: pd.DataFrame, theme: Theme) -> Picture:
+def context_sweep(table: pd.DataFrame, theme: style.Theme) -> style.Picture:
     """Times over the prompt length, or over the context of the decode step."""
     axis = axis_of(table, ("isl", "context"))
     shown = ("ttft_ms", "tpot_ms") if axis == "isl" else ("tpot_ms", "output_tok_s_per_gpu")
     return _over(table, axis, "context", frame_of("Longer contexts", table, theme), shown)
 
 
-def frame_of(title: str, table: pd.DataFrame, theme: Theme) -> Frame:
+def frame_of(title: str, table: pd.DataFrame, theme: style.Theme) -> style.Frame:
     """Inputs that all rows share stand above, as does the version below."""
     fixed = [name for name in table if name in INPUT_COLUMNS and table[name].nunique(dropna=False) == 1]
     kept = [name for name in fixed if pd.notna(table[name].iloc[0]) and str(table[name].iloc[0])]
     levels = " and ".join(map(str, answered(table)["level"].unique())) if "level" in table else ""
     version = table["version"].dropna().iloc[0] if "version" in table and table["version"].notna().any() else ""
-    return Frame(title, _words(table.iloc[0], kept), f"rooflinekit {version}, level {levels}", theme)
+    return style.Frame(title, _words(table.iloc[0], kept), f"rooflinekit {version}, level {levels}", theme)
 
 
-def _over(table: pd.DataFrame, axis: str, name: str, frame: Frame, shown: Sequence[str]) -> Picture:
+def _over(table: pd.DataFrame, axis: str, name: str, frame: style.Frame, shown: Sequence[str]) -> style.Picture:
     lines, theme = curves(table, axis), frame.theme
     if lines[0].clear and (answered(table)["level"] == "expected").any():
         frame = replace(frame, source=f"dashed: datasheet bound; shaded: 90 % interval; {frame.source}")
@@ -206,20 +196,20 @@ def _over(table: pd.DataFrame, axis: str, name: str, frame: Frame, shown: Sequen
     figure, panels = frame.panels(7.2, 3.6, len(shown))
     for panel, column in zip(panels, shown, strict=True):
         panel.set_xscale("log", base=2)
-        powers_of_two(panel.xaxis, sorted({float(v) for line in lines for v in line.rows[axis]}))
+        style.powers_of_two(panel.xaxis, sorted({float(v) for line in lines for v in line.rows[axis]}))
         panel.set(xlabel=_UNITS[axis], ylabel=_TITLES[column])
         for line, color in zip(lines, tints(lines, theme), strict=True):
             _draw(panel, line, axis, column, color)
         _scale(panel, np.concatenate([line.rows[column].dropna().astype(float) for line in lines]))
         end_labels(panel, list(_ends(lines, axis, column, theme)))
-    return Picture(name, frame.title, _description(lines, axis, shown), figure, theme)
+    return style.Picture(name, frame.title, _description(lines, axis, shown), figure, theme)
 
 
 def _scale(axes: Axes, drawn: NDArray[np.float64]) -> None:
     """Logarithmic where values differ widely, else from 0 on."""
     if len(drawn) and drawn.max() > _WIDE * drawn.min() > 0.0:
         axes.set_yscale("log")
-        decades(axes.yaxis, scale_text)
+        style.decades(axes.yaxis, style.scale_text)
     else:
         axes.set_ylim(bottom=0)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}")
@@ -257,7 +247,7 @@ def ring_words(lines: Sequence[SweepLine]) -> str:
     return " or ".join(dict.fromkeys(words))
 
 
-def _ends(lines: Sequence[SweepLine], axis: str, column: str, theme: Theme) -> Iterator[Label]:
+def _ends(lines: Sequence[SweepLine], axis: str, column: str, theme: style.Theme) -> Iterator[Label]:
     for line, color in zip(lines, tints(lines, theme), strict=True):
         known = line.rows[line.rows[column].notna()]
         if known.empty:
@@ -292,7 +282,7 @@ _HEADING, _LINE = 0.27, 0.165  # inch: what the title takes, and a line of the l
 _LETTERS, _MARK = 105, 6  # that a line of the legend has room for; what a mark takes
 
 
-def load_sweep(table: pd.DataFrame, theme: Theme) -> Picture:
+def load_sweep(table: pd.DataFrame, theme: style.Theme) -> style.Picture:
     """TTFT and TPOT over the load: means and percentiles, the knee, and rings where it is exceeded."""
     axis = axis_of(table, _COUNTS["load"])
     lines, frame = curves(table, axis), frame_of("Latency and throughput over the load", table, theme)
@@ -303,7 +293,7 @@ def load_sweep(table: pd.DataFrame, theme: Theme) -> Picture:
         for line, color in zip(lines, tints(lines, theme), strict=True):
             _draw_load(panel, line, axis, time, color)
         panel.set_xscale("log", base=2)
-        powers_of_two(panel.xaxis, sorted({float(v) for line in lines for v in line.rows[axis]}), ",.4g")
+        style.powers_of_two(panel.xaxis, sorted({float(v) for line in lines for v in line.rows[axis]}), ",.4g")
         panel.set(xlabel=_ACROSS[axis], ylabel=_TIMES[time])
         every = [values for line in lines for part in _parts(lines)
                  if (values := _column(line.rows, time, part)) is not None]  # fmt: skip
@@ -329,7 +319,7 @@ def load_sweep(table: pd.DataFrame, theme: Theme) -> Picture:
         if values is not None and len(values) and np.isfinite(values[-1]) and line.label:
             names.append(Label(line.label, float(held[axis].iloc[-1]), float(values[-1]), theme.ink, lead=color))
     end_labels(panels[-1], names)
-    return Picture("load", frame.title, _load_words(lines, axis), figure, theme)
+    return style.Picture("load", frame.title, _load_words(lines, axis), figure, theme)
 
 
 def _column(rows: pd.DataFrame, time: str, part: str = "") -> NDArray[np.float64] | None:
@@ -369,7 +359,7 @@ def _knee(rows: pd.DataFrame) -> float | None:
     return float(known.iloc[0]) if len(known) and math.isfinite(known.iloc[0]) else None
 
 
-def _legend(figure: Figure, panels: Sequence[Axes], lines: Sequence[SweepLine], theme: Theme) -> None:
+def _legend(figure: Figure, panels: Sequence[Axes], lines: Sequence[SweepLine], theme: style.Theme) -> None:
     """The meaning of dashes and rings, between the title and the panels."""
     every = (each for panel in panels for each in panel.lines)
     drawn = [str(each.get_gid()) for each in every if np.isfinite(np.asarray(each.get_ydata(), dtype=float)).any()]
@@ -406,7 +396,7 @@ def _load_words(lines: Sequence[SweepLine], axis: str) -> str:
     return f"From {float(first.iloc[0]):g} to {float(first.iloc[-1]):g} ({_ACROSS[axis]}): {'; '.join(told)}."
 
 
-def pareto(table: pd.DataFrame, theme: Theme) -> Picture:
+def pareto(table: pd.DataFrame, theme: style.Theme) -> style.Picture:
     """Best trade-offs of a user's speed and a GPU's throughput: a front for each accelerator, the rest thin and grey.
 
     Fronts that share most with that of all have hues, and names at their ends; numbers along them are the batch or the
@@ -440,12 +430,12 @@ def pareto(table: pd.DataFrame, theme: Theme) -> Picture:
         axes.axvspan(axes.get_xlim()[0], 1e3 / float(goals_ms[0]), color=theme.soft, alpha=0.15, lw=0, gid="missed")
     axes.set(xscale="log", yscale="log", xlabel="output of one user [tok/s]", ylabel="output of one GPU [tok/s]")
     for each in (axes.xaxis, axes.yaxis):
-        decades(each, scale_text)
+        style.decades(each, style.scale_text)
     told = ["", "outlined: best of all"] + ([f"numbers: {_UNITS.get(axis, 'requests a second')}"] if axis else [])
     told += [f"without a name: {len(fronts) - len(named)} others"] if len(fronts) > len(named) else []
     told += ["grey rings: " + " or ".join(dict.fromkeys(why_not(rows)[~holds]))] if not holds.all() else []
     said = "; ".join(told)
-    axes.set_title(f"{shortened(frame.subject, max(TITLE - len(said), 20))}{said}")
+    axes.set_title(f"{style.shortened(frame.subject, max(style.TITLE - len(said), 20))}{said}")
     ends = ((kind, color, fronts[kind].iloc[-1]) for kind, color in colors.items() if kind)
     labels = [Label(kind, float(row[x]), float(row[y]), theme.legible(color), lead=color) for kind, color, row in ends]
     for kind, color in colors.items() if axis else ():
@@ -456,13 +446,13 @@ def pareto(table: pd.DataFrame, theme: Theme) -> Picture:
                    for _, row in marked.iterrows()]  # fmt: skip
     place(axes, labels)
     words = f"{len(front)} of {len(rows)} rows are on the front of {_TITLES[y]} and speed of a user."
-    return Picture("pareto", frame.title, words, figure, theme)
+    return style.Picture("pareto", frame.title, words, figure, theme)
 
 
 _HIGH, _CELL = 0.21, 1.1  # inch: a row and a column of the table
 
 
-def interactivity_table(table: pd.DataFrame, theme: Theme) -> Picture:
+def interactivity_table(table: pd.DataFrame, theme: style.Theme) -> style.Picture:
     """The best throughput of a GPU by the speed of a user; the best of a row is filled, the others over the first."""
     by = compared(table)
     found = interactivity(table, by)
@@ -485,8 +475,8 @@ def interactivity_table(table: pd.DataFrame, theme: Theme) -> Picture:
     axes.set(xlim=(-0.5, len(names) - 0.5), ylim=(len(found) - 0.5, -0.5))
     axes.grid(visible=False)
     axes.xaxis.set_ticks_position("top")
-    label_ticks(axes.xaxis, names)
-    label_ticks(axes.yaxis, [f"from {speed:g} tok/s" for speed in found.index])
+    style.label_ticks(axes.xaxis, names)
+    style.label_ticks(axes.yaxis, [f"from {speed:g} tok/s" for speed in found.index])
     top = found.iloc[0]
     words = f"At {found.index[0]:g} tokens/s of each user {top.idxmax()} is best: {three(float(top.max()))} of one GPU."
-    return Picture("interactivity", frame.title, words, figure, theme)
+    return style.Picture("interactivity", frame.title, words, figure, theme)

@@ -10,9 +10,9 @@ from rooflinekit.model.graph.trace import bare
 from rooflinekit.report.workbook.data import Constants
 from rooflinekit.report.workbook.inputs import Inputs
 from rooflinekit.report.workbook.offers import WorkbookOffers
-from rooflinekit.report.workbook.sheet import Book, at_least_one, every
+from rooflinekit.report.workbook.sheet import HEAD, Book, at_least_one, every
 
-_HEAD, _FIRST = 3, 3  # row of the heads; first column of values
+_FIRST = 3  # column of values
 _NAME = "Points"
 
 
@@ -30,12 +30,7 @@ class PointResults:
 
 def block_of(book: Book, offers: WorkbookOffers) -> CellBlock:
     """The sheet Points."""
-    note = "A column each: static batches, all prompts at once. SI units; rows of no kernel are parts of the next."
-    sheet = book.sheet(_NAME, "Operating points", note)
-    sheet.widths(12, 26, 14)
-    sheet.page.set_column(_FIRST, 400, 14)
-    sheet.page.freeze_panes(_HEAD + 1, _FIRST)
-    return CellBlock(offers.outputs.values(), _HEAD + 1, {entry.node for entry in offers.merge.parameters.values()})
+    return CellBlock(offers.outputs.values(), HEAD + 1, {entry.node for entry in offers.merge.parameters.values()})
 
 
 @dataclass
@@ -69,7 +64,7 @@ class Calculation:
 def write_labels(book: Book, offers: WorkbookOffers, block: CellBlock) -> None:
     """Heads of columns, and what each row is: a part of a kernel's time, a result, or a quantity with a name."""
     sheet = book.sheet(_NAME)
-    sheet.heads(_HEAD, ("step", "kernel", "quantity", *block.heads))
+    sheet.heads(HEAD, ("step", "kernel", "quantity", *block.heads))
     results = {bare(node): name for name, node in reversed(list(offers.outputs.items()))}
     parts = {bare(node): label for node, label in offers.merge.named.items()}
     step = kernel = ""

@@ -15,15 +15,10 @@ from rooflinekit.report.workbook.data import Constants
 from rooflinekit.report.workbook.inputs import Inputs
 from rooflinekit.report.workbook.loads import Rung
 from rooflinekit.report.workbook.offers import WorkbookOffers
-from rooflinekit.report.workbook.sheet import Book, Sheet, known, shown
+from rooflinekit.report.workbook.sheet import HEAD, TABLES, Book, Sheet, known, shown
 from rooflinekit.report.workbook.views import Area, draw
 
-_HEAD = 3  # row of the heads
-_HEADS = ("rate of a replica [1/s]", "TTFT [ms]", "TTFT low [ms]", "TTFT high [ms]", "TTFT P95 [ms]",
-          "TTFT P95 at the confidence [ms]", "its steps over the expected", "TPOT [ms]", "TPOT low [ms]",
-          "TPOT high [ms]", "TPOT P95 [ms]", "TPOT P95 at the confidence [ms]", "its steps over the expected",
-          "sequences at once", "wait before the first step [ms]", "power of a GPU [W]")  # fmt: skip
-_STYLES = ("three", *["two"] * 12, "one", "two", "whole")
+_HEADS, _STYLES = zip(*TABLES["rung"].values(), strict=True)
 _RUNGS = len(SHARES) + 1  # with the one at no load
 _HOLDS = ("TTFT holds to [1/s]", "TPOT holds to [1/s]", "objectives hold to [1/s]", "bound by")
 _NARROW = 1e-9  # of an end that is the mean: then the mean is sure
@@ -31,24 +26,15 @@ _NARROW = 1e-9  # of an end that is the mean: then the mean is sure
 
 def write_loads(book: Book, offers: WorkbookOffers) -> None:
     """All rungs of all deployments."""
-    note = (
-        "Played, a row a rate; the first of each deployment is no load. Rates are shares of what a full engine "
-        f"sustains: {', '.join(f'{share:.0%}' for share in SHARES)}, as far as requests do not pile up. Power is at "
-        "the plug, with a share of the host. Ends of 90 % intervals are played at the first, a middle and the last "
-        "rate, and as ratios to the mean on straight lines between."
-    )
-    sheet = book.sheet("Loads", "Loads that were played", note)
-    sheet.widths(48, *[13] * len(_HEADS))
-    sheet.heads(_HEAD, ("deployment", *_HEADS), (0,))
-    row = _HEAD + 1
+    sheet = book.sheet("Loads")
+    sheet.heads(HEAD, ("deployment", *_HEADS), (0,))
+    row = HEAD + 1
     for entry in offers.entries:
         for rung in offers.ladder(entry).rungs:
             sheet.put(row, 0, entry.key)
             for column, (value, style) in enumerate(zip(rung, _STYLES, strict=True), 1):
                 sheet.put(row, column, value, style)
             row += 1
-    sheet.page.set_row(_HEAD, 32)
-    sheet.page.freeze_panes(_HEAD + 1, 1)
 
 
 @dataclass(frozen=True)
@@ -74,7 +60,7 @@ class Curve:
         likely: the probability that both objectives hold.
         """
         sheet = self.book.sheet("Between")
-        row = _HEAD + 1 + len(sheet.rows)
+        row = HEAD + 1 + len(sheet.rows)
         sheet.rows.append(label)
         sheet.put(row, 0, label)
         runs, (rates, values) = self.runs & known(rate), self._column("rate")
@@ -136,11 +122,8 @@ def likely(found: Mapping[str, Cell], name: str, limit: Cell) -> Cell:
     mean, low, high, slow = (found[f"{name}{end}"] for end in ("", "_low", "_high", "_p95"))
     width = composed("log", when(limit >= slow, high / mean, mean / low))
     sigmas = composed("log", limit / slow) * SIGMAS / composed("max", width, literal(_NARROW))
-    return function("NORMSDIST({0})", NormalDist().cdf(_number(sigmas)), sigmas)
-
-
-def _number(cell: Cell) -> float:
-    return cell.value if isinstance(cell.value, float) else math.nan
+    value = sigmas.value if isinstance(sigmas.value, float) else math.nan
+    return function("NORMSDIST({0})", NormalDist().cdf(value), sigmas)
 
 
 def _around(column: tuple[str, Sequence[float]], below: Cell) -> tuple[Cell, Cell]:
@@ -157,55 +140,39 @@ def write_curves(
     book: Book, inputs: Inputs, offers: WorkbookOffers, chosen: Mapping[str, Constants]
 ) -> dict[str, Curve]:
     """A curve each of the chosen deployment and of those that are compared with it."""
-    note = (
-        "From sheet Loads; between the rungs, figures of Fleet, Compare and TCO stand on straight lines. The first row "
-        "is no load. An objective holds for that share of the way to the next rung. The last row but one says how far "
-        "both hold."
-    )
-    sheet = book.sheet("Curves", "Curves of load", note)
-    sheet.page.set_column(0, len(Rung._fields) + len(_HOLDS), 13)
-    between = book.sheet("Between", "Places between rungs", "Place of each rate on its curve of sheet Curves.")
+    sheet = book.sheet("Curves")
     heads = ("of", _HEADS[0], "rung below", "share of the way", *_HEADS[1:], "probability of the objectives")
-    between.heads(_HEAD, heads, (0,))
-    between.widths(40, *[13] * (len(heads) - 1))
+    book.sheet("Between").heads(HEAD, heads, (0,))
     last = max(sum(len(found.rungs) for found in offers.ladders.values()), 1)
-    writer = _Writer(book, sheet, inputs, last)
     found = {
-        name: writer.curve(_HEAD + number * (_RUNGS + 4), name, constants)
+        name: _curve(book, inputs, constants, name, HEAD + number * (_RUNGS + 4), last)
         for number, (name, constants) in enumerate(chosen.items())
     }
-    area = Area(sheet, _HEAD + 1, _HEAD + 1 + _RUNGS, (1, 2, 3))
-    below = _HEAD + len(found) * (_RUNGS + 4)
+    area = Area(sheet, HEAD + 1, HEAD + 1 + _RUNGS, (1, 2, 3))
+    below = HEAD + len(found) * (_RUNGS + 4)
     draw(book, "curve", area, ("Mean time to first token, of the chosen", _HEADS[0], "ms"), (below, 0))
-    area = Area(sheet, _HEAD + 1, _HEAD + 1 + _RUNGS, (7, 8, 9))
+    area = Area(sheet, HEAD + 1, HEAD + 1 + _RUNGS, (7, 8, 9))
     draw(book, "curve", area, ("Mean time per output token, of the chosen", _HEADS[0], "ms"), (below, 7))
     return found
 
 
-@dataclass(frozen=True)
-class _Writer:
-    """Writes curves to sheet Curves; last: rows of sheet Loads."""
-
-    book: Book
-    sheet: Sheet
-    inputs: Inputs
-    last: int
-
-    def curve(self, row: int, name: str, constants: Constants) -> Curve:
-        """One curve, from a row on."""
-        sheet, top, load, rungs = self.sheet, row + 2, constants.load, constants.ladder.rungs
-        sheet.band(row, name, len(_HEADS) + len(_HOLDS))
-        sheet.heads(row + 1, (*_HEADS, *_HOLDS), ())
-        sheet.page.set_row(row + 1, 45)
-        played = constants.offered & (load["rungs"] >= 1.0)
-        cells: dict[str, list[Cell]] = {field: [] for field in Rung._fields}
-        for number in range(_RUNGS):
-            place = load["first"] + composed("min", literal(float(number)), load["rungs"] - 1.0)
-            for column, (field, style) in enumerate(zip(Rung._fields, _STYLES, strict=True)):
-                area = self.book.sheet("Loads").area((_HEAD + 1, column + 1), (_HEAD + self.last, column + 1))
-                value = getattr(rungs[min(number, len(rungs) - 1)], field) if rungs else 0.0
-                held = shown(played, function(f"INDEX({area},{{0}})", value, place))
-                cells[field].append(sheet.put(top + number, column, held, style))
-        curve = Curve(self.book, self.inputs, sheet, top, cells, played, load, literal(0.0), literal(""))
-        capacity, bound = curve.reach()
-        return replace(curve, capacity=capacity, bound=bound, runs=played & self.inputs.stale.equals(""))
+def _curve(  # noqa: PLR0913, PLR0917 - of what, and where
+    book: Book, inputs: Inputs, constants: Constants, name: str, row: int, last: int
+) -> Curve:
+    """One curve on sheet Curves, from a row on; last: rows of sheet Loads."""
+    sheet, top, load, rungs = book.sheet("Curves"), row + 2, constants.load, constants.ladder.rungs
+    sheet.band(row, name, len(_HEADS) + len(_HOLDS))
+    sheet.heads(row + 1, (*_HEADS, *_HOLDS), ())
+    sheet.page.set_row(row + 1, 45)
+    played = constants.offered & (load["rungs"] >= 1.0)
+    cells: dict[str, list[Cell]] = {field: [] for field in Rung._fields}
+    for number in range(_RUNGS):
+        place = load["first"] + composed("min", literal(float(number)), load["rungs"] - 1.0)
+        for column, (field, style) in enumerate(zip(Rung._fields, _STYLES, strict=True)):
+            area = book.sheet("Loads").area((HEAD + 1, column + 1), (HEAD + last, column + 1))
+            value = getattr(rungs[min(number, len(rungs) - 1)], field) if rungs else 0.0
+            held = shown(played, function(f"INDEX({area},{{0}})", value, place))
+            cells[field].append(sheet.put(top + number, column, held, style))
+    curve = Curve(book, inputs, sheet, top, cells, played, load, literal(0.0), literal(""))
+    capacity, bound = curve.reach()
+    return replace(curve, capacity=capacity, bound=bound, runs=played & inputs["stale"].equals(""))

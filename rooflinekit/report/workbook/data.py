@@ -12,9 +12,8 @@ from rooflinekit.model.graph.trace import reachable
 from rooflinekit.report.workbook.inputs import Inputs
 from rooflinekit.report.workbook.loads import Ladder
 from rooflinekit.report.workbook.offers import Rival, WorkbookOffers
-from rooflinekit.report.workbook.sheet import Book, Sheet
+from rooflinekit.report.workbook.sheet import HEAD, TABLES, Book, Sheet
 
-_HEAD = 3  # row of the heads
 _FAR = 1e15  # a node beyond any size
 
 
@@ -34,49 +33,37 @@ class Constants:
     ladder: Ladder
 
 
-LOADED = {
-    "knee": "largest rate of a full engine [1/s]", "places": "sequences at once", "first": "its first row on Loads",
-    "rungs": "rows on Loads", "together": "replicas behind whose router arrivals are as even", "played": "played with",
-    "unplayed": "why no load was played",
-}  # fmt: skip
+LOADED: Mapping[str, str] = TABLES["loaded"]
 """Columns of sheet Deployments on the loads of each."""
 
 
 def _filled(sheet: Sheet, columns: Sequence[str], rows: Sequence[Sequence[float | str]], style: str = "two") -> None:
     """Heads and rows."""
-    sheet.heads(_HEAD, columns)
-    for number, row in enumerate(rows, _HEAD + 1):
+    sheet.heads(HEAD, columns)
+    for number, row in enumerate(rows, HEAD + 1):
         for column, value in enumerate(row):
             sheet.put(number, column, value, "text" if isinstance(value, str) else style)
-    sheet.page.freeze_panes(_HEAD + 1, 1)
 
 
 def write_models(book: Book, offers: WorkbookOffers) -> None:
     """Write the drop-down of models."""
-    sheet = book.sheet("Models", "Models", "Drop-down of Inputs; the longest context that the model was made for.")
-    sheet.widths(32, 20)
     rows = [(str(name), float(offers.contexts.get(str(name)) or 0)) for name in offers.lists["model"]]
-    _filled(sheet, ("model", "longest context [tokens]"), rows, "whole")
+    _filled(book.sheet("Models"), ("model", "longest context [tokens]"), rows, "whole")
 
 
-_GPUS = ("gpu", "memory [GB]", "bandwidth [GB/s]", "your price [USD/h]", "quote [USD/h]", "quote dated",
-         "source of the quote")  # fmt: skip
 _YOURS = 3  # the column of your prices; quotes are in the next
 
 
 def write_gpus(book: Book, offers: WorkbookOffers) -> None:
     """Write the drop-down of accelerators, with prices and where they are from."""
-    note = "Datasheet numbers as shipped with rooflinekit; prices are dated quotes, and yours come first."
-    sheet = book.sheet("GPUs", "Accelerators", note)
-    sheet.widths(22, 15, 15, 15, 15, 15, 70)
-    rows = []
+    sheet, rows = book.sheet("GPUs"), []
     for rival in offers.rivals:
         gpu, price = rival.gpu, rival.gpu.price
         quote = (price.usd_per_hour, price.date, price.source) if price else (0.0, "", "none known: enter your own")
         sizes = (float(gpu.memory_bytes) / 1e9, float(gpu.memory_bandwidth) / 1e9)
         rows.append((gpu.name, *sizes, 0.0, *quote))
-    _filled(sheet, _GPUS, rows)
-    for row, rival in enumerate(offers.rivals, _HEAD + 1):
+    _filled(sheet, TABLES["gpus"], rows)
+    for row, rival in enumerate(offers.rivals, HEAD + 1):
         if rival.usd is None:
             sheet.blank(row, _YOURS, "input_number")
         else:
@@ -95,7 +82,7 @@ def price_of(offers: WorkbookOffers, inputs: Inputs, row: Cell, rival: Rival) ->
 def lists(offers: WorkbookOffers, place: int) -> str:
     """The range of a column of the sheet GPUs."""
     letter = "ABCDEFG"[place]
-    return f"GPUs!${letter}${_HEAD + 2}:${letter}${_HEAD + 1 + len(offers.gpus)}"
+    return f"GPUs!${letter}${HEAD + 2}:${letter}${HEAD + 1 + len(offers.gpus)}"
 
 
 def write_constants(book: Book, offers: WorkbookOffers, chosen: Mapping[str, Sequence[Cell]]) -> dict[str, Constants]:
@@ -116,16 +103,16 @@ def write_constants(book: Book, offers: WorkbookOffers, chosen: Mapping[str, Seq
         for part in reachable([node]):
             if part.op == "var":
                 uses.setdefault(part, f"{step}, {kernel}")
-    sheet = book.sheet("Constants", "The chosen deployments", "Looked up on sheet Deployments; SI units.")
-    sheet.widths(26, 60, 48, *[24] * len(chosen))
+    sheet = book.sheet("Constants")
+    sheet.page.set_column(3, 2 + len(chosen), 24)
     heads = ("combination", "row (0: no such combination)", "why it cannot be run", "can be run", "evidence")
     for number, text in enumerate((*heads, *LOADED.values())):
-        sheet.put(_HEAD + 1 + number, 0, text)
+        sheet.put(HEAD + 1 + number, 0, text)
     for number, parameter in enumerate(parameters):
         sheet.put(_CONSTANTS + number, 0, f"p{number + 1}")
         meaning = parameter.quantity.meaning if parameter.quantity else ""
         sheet.put(_CONSTANTS + number, 1, ": ".join(filter(None, (uses.get(parameter.node), meaning))))
-    sheet.heads(_HEAD, ("", "", *chosen))
+    sheet.heads(HEAD, ("", "", *chosen))
     found = {}
     for column, (name, cells) in enumerate(chosen.items(), 2):
         lines = _Lookup(sheet, column, known, offers)
@@ -135,7 +122,7 @@ def write_constants(book: Book, offers: WorkbookOffers, chosen: Mapping[str, Seq
     return found
 
 
-_CONSTANTS = _HEAD + 7 + len(LOADED)  # row of the first parameter
+_CONSTANTS = HEAD + 7 + len(LOADED)  # row of the first parameter
 
 
 @dataclass(frozen=True)
@@ -178,10 +165,10 @@ class _Lookup:
         return Constants(offered, reason, found, tables, told, load, offers.ladder(first))
 
     def _put(self, row: int, cell: Cell, style: str = "text") -> Cell:
-        return self.sheet.put(_HEAD + row, self.column, cell, style)
+        return self.sheet.put(HEAD + row, self.column, cell, style)
 
     def _below(self, column: int) -> str:
-        return self.known.area((_HEAD + 1, column), (_HEAD + len(self.offers.entries), column))
+        return self.known.area((HEAD + 1, column), (HEAD + len(self.offers.entries), column))
 
 
 _PARAMETERS = 3 + len(LOADED)  # column of the first parameter of sheet Deployments
@@ -203,42 +190,37 @@ def _loaded(offers: WorkbookOffers) -> dict[str, dict[str, float | str]]:
 
 def _write_deployments(book: Book, offers: WorkbookOffers, columns: Sequence[Sequence[float]]) -> Sheet:
     """One row a combination; what cannot be run has the numbers of the first that can."""
-    note = "One row a combination of the drop-downs: why it cannot be run, or its constants (sheet Constants)."
-    sheet = book.sheet("Deployments", "Deployments", note)
-    sheet.widths(48, 40, 18)
+    sheet = book.sheet("Deployments")
     numbers = (f"p{number}" for number in range(1, len(columns) + 1))
-    sheet.heads(_HEAD, ("key", "reason", "evidence", *LOADED.values(), *numbers))
+    sheet.heads(HEAD, ("key", "reason", "evidence", *LOADED.values(), *numbers))
     run, loaded = iter(range(len(offers.run))), _loaded(offers)
-    for row, entry in enumerate(offers.entries, _HEAD + 1):
+    for row, entry in enumerate(offers.entries, HEAD + 1):
         sheet.put(row, 0, entry.key)
         sheet.put(row, 1, entry.reason)
         place = next(run) if entry.traced is not None else 0
         rest = (entry.evidence, *loaded[entry.key].values(), *(values[place] for values in columns))
         for column, value in enumerate(rest, 2):
             sheet.put(row, column, value, "general")
-    sheet.page.freeze_panes(_HEAD + 1, 1)
     return sheet
 
 
 def write_tables(book: Book, tables: Tables) -> None:
     """The corrections, a row each, padded to the same width; and the names by which formulas find them."""
-    note = "Ratio measured / formula at nodes (powers of 2 of sizes), interpolated between them. A row is one table."
-    sheet = book.sheet("Surfaces", "Corrections", note)
-    rows = list(tables.rows)
+    sheet, rows = book.sheet("Surfaces"), list(tables.rows)
     axes = max((len(table.axes) for table in rows), default=1)
     if not rows:
         return
     held = [[*table.axes, *[(0.0,)] * (axes - len(table.axes))] for table in rows]
     widths = [max(len(nodes[axis]) for nodes in held) for axis in range(axes)]
-    most, last, start = max(len(table.values) for table in rows), _HEAD + len(rows), 0
+    most, last, start = max(len(table.values) for table in rows), HEAD + len(rows), 0
     for axis in range(axes):
         for label, width in ((f"count_{axis + 1}", 1), (f"nodes_{axis + 1}", widths[axis])):
-            book.file.define_name(label, "=" + sheet.area((_HEAD + 1, start), (last, start + width - 1)))
-            sheet.put(_HEAD, start, label, "head")
+            book.file.define_name(label, "=" + sheet.area((HEAD + 1, start), (last, start + width - 1)))
+            sheet.put(HEAD, start, label, "head")
             start += width
-    book.file.define_name("table_values", "=" + sheet.area((_HEAD + 1, start), (last, start + most - 1)))
-    sheet.put(_HEAD, start, "table_values", "head")
-    for row, (table, nodes) in enumerate(zip(rows, held, strict=True), _HEAD + 1):
+    book.file.define_name("table_values", "=" + sheet.area((HEAD + 1, start), (last, start + most - 1)))
+    sheet.put(HEAD, start, "table_values", "head")
+    for row, (table, nodes) in enumerate(zip(rows, held, strict=True), HEAD + 1):
         line = [
             value
             for each, width in zip(nodes, widths, strict=True)
@@ -246,4 +228,3 @@ def write_tables(book: Book, tables: Tables) -> None:
         ]
         for column, value in enumerate((*line, *table.values)):
             sheet.put(row, column, value, "general")
-    sheet.page.freeze_panes(_HEAD + 1, 0)

@@ -9,7 +9,7 @@ from typing import Any
 
 from rooflinekit.model.graph.cells import Cell, composed, when
 from rooflinekit.model.types.errors import InputError
-from rooflinekit.report.workbook.offers import DEGREES, Planned, WorkbookOffers
+from rooflinekit.report.workbook.offers import Planned, WorkbookOffers
 from rooflinekit.report.workbook.sheet import Book, Lines, Sheet, at_least_one, every
 from rooflinekit.specs.files import read_yaml
 
@@ -18,7 +18,10 @@ RENTED, OWNED = "rent", "own"
 
 @dataclass(frozen=True)
 class Inputs:
-    """References to the yellow cells, by name without `in_`."""
+    """References to the yellow cells, by name without `in_`.
+
+    Two more hold words, or are empty: `wrong`, mistakes of the static batch; `stale`, why played loads are of others.
+    """
 
     cells: Mapping[str, Cell]
     chosen: tuple[Cell, ...]  #: the drop-downs of the deployment
@@ -30,16 +33,6 @@ class Inputs:
     def rate(self) -> Cell:
         """Requests a second in the average hour: as typed, or of all users."""
         return when(self["rate"].equals(""), self["users"] * self["requests"] / 3600.0, self["rate"])
-
-    @property
-    def wrong(self) -> Cell:
-        """Cell with mistakes of the static batch, in words; else empty."""
-        return self.cells["wrong"]
-
-    @property
-    def stale(self) -> Cell:
-        """The reason why the played loads are not those of the cells, in words; else empty."""
-        return self.cells["stale"]
 
 
 @dataclass(frozen=True)
@@ -58,10 +51,7 @@ class _Field:
 
 def write_inputs(book: Book, offers: WorkbookOffers, planned: Planned) -> Inputs:
     """Write the sheet, its drop-downs and its names."""
-    note = "Change the yellow cells; every other sheet follows. Grey text says what a number means."
-    sheet = book.sheet("Inputs", "Capacity of an LLM deployment", note)
-    sheet.widths(34, 26, 16, 78)
-    sources = _lists(book, offers)
+    sheet, sources = book.sheet("Inputs"), _lists(book, offers)
     row, cells = 3, {}
     for title, section in _sections(offers, planned):
         sheet.band(row, title)
@@ -118,14 +108,10 @@ def _field(book: Book, sheet: Sheet, row: int, entry: _Field, source: str | None
 
 
 def _sections(offers: WorkbookOffers, planned: Planned) -> Iterator[tuple[str, list[_Field]]]:
-    told = {"model": ("Model", "", "Sheet Models"), "gpu": ("GPU", "", "Sheet GPUs")}
-    told |= {name: (label, "", "") for name, label in DEGREES.items()}
-    told["tp"] = (DEGREES["tp"], "GPUs", "GPUs that share each layer")
-    told["weights"] = ("Weights", "format", "own: as the checkpoint stores it")
-    told["kv"] = ("KV cache", "format", "own: as the activations, or as the checkpoint says")
-    chosen = zip(offers.lists, offers.start, strict=True)
-    yield "Deployment", [_Field(name, *told[name], _given(value), style="input") for name, value in chosen]
-    for title, section in read_words()["inputs"].items():
+    texts, chosen = read_words(), zip(offers.lists, offers.start, strict=True)
+    told = texts["deployment"]
+    yield "Deployment", [_Field(name, value=_given(value), style="input", **told[name]) for name, value in chosen]
+    for title, section in texts["inputs"].items():
         fields = []
         for name, words in section.items():
             starts = words.pop("starts", name)
@@ -145,7 +131,7 @@ def read_words() -> dict[str, Any]:
 
 def _lists(book: Book, offers: WorkbookOffers) -> dict[str, str]:
     """Named ranges behind the drop-downs."""
-    sheet = book.sheet("Lists", "Lists behind the drop-downs")
+    sheet = book.sheet("Lists")
     for column, (name, values) in enumerate({**offers.lists, "purchase": (RENTED, OWNED)}.items()):
         sheet.put(3, column, name, "head")
         for row, value in enumerate(values, 4):

@@ -169,12 +169,11 @@ def _rung(found: LoadPlay, spans: Sequence[float], sure: Sequence[tuple[float, f
 def _spans(plays: Sequence[LoadPlay]) -> list[list[float]]:
     """Ends of the 90 % intervals of TTFT and TPOT over their means: played at some rungs, straight between them."""
     some = [plays[at] for at in sorted({min(at, len(plays) - 1) for at in _SPANNED})]
-    ends = zip(*map(_span, some), strict=True)
+    ends = [
+        [float(end / time.expected) for time in found.times()[:2] for end in (time.low, time.high)] for found in some
+    ]
     rates, known = [found.rate for found in plays], [found.rate for found in some]
-    spans: list[list[float]] = np.transpose([np.interp(rates, known, each) for each in ends]).tolist()
+    spans: list[list[float]] = np.transpose(
+        [np.interp(rates, known, each) for each in zip(*ends, strict=True)]
+    ).tolist()
     return spans
-
-
-def _span(found: LoadPlay) -> list[float]:
-    times = found.times()[:2]
-    return [float(end / time.expected) for time in times for end in (time.low, time.high)]

@@ -72,9 +72,8 @@ class WorkbookTracing:
         """A static batch, by name."""
         plan = _Labelled(**{entry.name: getattr(bare.plan, entry.name) for entry in fields(Plan)}, labels=self.labels)
         predictor = replace(bare, plan=plan)
-        given = {name: self._input(name) for name in ("isl", "osl", "cached")}
-        given["isl"] = plan.prompt(given["isl"])
-        work = Workload(self._input("batch"), **given)
+        given: dict[str, Any] = {name: self.pool.variable(name) for name in ("isl", "osl", "cached", "batch")}
+        work = Workload(**given | {"isl": plan.prompt(given["isl"])})
         found: dict[str, Any] = {"gpus": float(plan.deployment.gpus)}
         point = predictor.evaluate(work)
         for step, timed in {"prefill": point.prefill, "decode": point.decode}.items():
@@ -83,9 +82,6 @@ class WorkbookTracing:
         found |= dict(flat({"ttft": point.ttft, "tpot": point.tpot, "memory": point.memory}))
         found |= {f"memory.{name}": getattr(point.memory, name) for name in ("overhead_bytes", "total_bytes", "fits")}
         return found
-
-    def _input(self, name: str) -> Any:
-        return self.pool.variable(name)
 
 
 def _work(kernel: KernelTime) -> dict[str, Any]:
@@ -99,10 +95,7 @@ def _work(kernel: KernelTime) -> dict[str, Any]:
 OWN = "own"
 """In a drop-down of formats: what the checkpoint stores, and the cache format that goes with it."""
 
-DEGREES = {
-    "tp": "Tensor parallel degree", "pp": "Pipeline parallel degree", "ep": "Expert parallel degree",
-    "dp": "Attention data parallel degree", "cp": "Context parallel degree", "microbatches": "Microbatches",
-}  # fmt: skip
+DEGREES = ("tp", "pp", "ep", "dp", "cp", "microbatches")
 
 
 @dataclass(frozen=True)
@@ -161,10 +154,6 @@ class Planned:
         """Requests a second in the busiest hour."""
         own = self.users * self.requests_per_hour / 3600.0
         return (own if self.rate is None else self.rate) * self.peak
-
-    def seen(self, found: Resolved) -> Planned:
-        """The planned traffic with the tokens of images in its prompts."""
-        return replace(self, isl=self.isl + found.plan.image_tokens)
 
     def load(self, found: Resolved) -> AskedLoad:
         """Load of a deployment, to be played at its rates."""
@@ -321,7 +310,7 @@ def _start(runs: Mapping[tuple[str | int, ...], Resolved], planned: Planned) -> 
     """The first combination that holds the batch; else that which holds the most."""
 
     def room_of(found: Resolved) -> float:
-        isl = planned.seen(found).isl
+        isl = planned.isl + found.plan.image_tokens
         return float(found.predictor.memory.max_batch(float(isl + planned.osl), float(isl - planned.cached)))
 
     room = {key: room_of(found) for key, found in runs.items()}

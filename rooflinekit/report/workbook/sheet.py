@@ -14,8 +14,16 @@ from xlsxwriter.utility import xl_col_to_name
 from xlsxwriter.workbook import Workbook
 from xlsxwriter.worksheet import Worksheet
 
+from rooflinekit.load.curve import SHARES
 from rooflinekit.model.graph.cells import Cell, Given, composed, function, literal, when
-from rooflinekit.specs.files import read_yaml
+from rooflinekit.specs.files import read_yaml, table_of
+
+TABLES = table_of(__file__)
+"""Sheets, and tables of what stands on them; sheet.yaml explains each."""
+
+
+HEAD = 3
+"""Row of the heads of most sheets."""
 
 
 class PlainWorksheet(Worksheet):  # type: ignore[misc] # XlsxWriter has no types
@@ -76,10 +84,25 @@ class Sheet:
         for column in range(width):
             self.put(row, column, "" if column else title, "section")
 
-    def widths(self, *widths: float) -> None:
-        """Widths of the first columns."""
-        for column, width in enumerate(widths):
-            self.page.set_column(column, column, width)
+    def laid_out(self, says: Mapping[str, Any]) -> Sheet:
+        """The sheet as its row of sheet.yaml has it."""
+        self.put(0, 0, says["title"], "title")
+        self.put(1, 0, says["note"].format(shares=", ".join(f"{share:.0%}" for share in SHARES)), "note")
+        column = 0
+        for width, _, times in (part.partition("x") for part in str(says.get("widths", "")).split()):
+            self.page.set_column(column, column + int(times or 1) - 1, float(width))
+            column += int(times or 1)
+        self.page.set_tab_color(says.get("colour", "#BFBFBF"))
+        self.page.hide_gridlines(2)
+        self.page.set_landscape()
+        self.page.fit_to_pages(1, 0 if "hidden" in says or "long" in says else 1)
+        if "hidden" in says:
+            self.page.hide()
+        if "head" in says:
+            self.page.set_row(HEAD, says["head"])
+        if "freeze" in says:
+            self.page.freeze_panes(*says["freeze"])
+        return self
 
     @property
     def prefix(self) -> str:
@@ -93,25 +116,20 @@ class Book:
 
     file: Workbook
     styles: Mapping[str, Format]
-    sheets: dict[str, Sheet] = field(default_factory=dict)
+    sheets: Mapping[str, Sheet]
     named: dict[str, Cell] = field(default_factory=dict)
 
     @classmethod
     def of(cls, file: Workbook) -> Book:
-        """Declare the styles."""
+        """All sheets, still empty."""
         styles = read_yaml(Path(__file__).with_name("styles.yaml"))
         looks = {name: file.add_format({"font_name": "Calibri", **style}) for name, style in styles.items()}
-        return cls(file, looks)
+        return cls(file, looks, {name: Sheet(name, file.add_worksheet(name, PlainWorksheet), looks).laid_out(says)
+                                 for name, says in TABLES["sheets"].items()})  # fmt: skip
 
-    def sheet(self, name: str, title: str = "", note: str = "") -> Sheet:
-        """The sheet of that name, made when it is first asked for; with a title and what it says below."""
-        if name not in self.sheets:
-            self.sheets[name] = Sheet(name, self.file.add_worksheet(name, PlainWorksheet), self.styles)
-        sheet = self.sheets[name]
-        if title:
-            sheet.put(0, 0, title, "title")
-            sheet.put(1, 0, note, "note")
-        return sheet
+    def sheet(self, name: str) -> Sheet:
+        """The sheet of that name."""
+        return self.sheets[name]
 
     def name(self, name: str, cell: Cell) -> Cell:
         """Give a cell a name; the answer uses it."""

@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rooflinekit.model.graph.cells import Cell, when
-from rooflinekit.report.workbook.sheet import Book, Sheet, as_text, joined, known
+from rooflinekit.report.workbook.sheet import TABLES, Book, Sheet, as_text, joined, known
 from rooflinekit.report.workbook.views import Area, draw
 
 NAME = "Summary"
-_ANSWER = (
-    ("out_spelled", "Fleet", "", "words"), ("out_usd_year", "Cost of a year", "USD", "whole"),
-    ("out_usd_h", "Cost of an hour", "USD", "two"), ("out_usd_million", "A million tokens, in and out", "USD", "three"),
-    ("out_usd_million_output", "A million output tokens, all cost on them", "USD", "three"),
-    ("out_probability", "Chance that both P95 keep their objectives", "", "share"),
-    ("out_load_ttft_p95_ms", "Time to first token, P95 at the peak", "ms", "whole"),
-    ("out_load_tpot_p95_ms", "Time per output token, P95 at the peak", "ms", "one"),
-    ("out_utilisation", "Utilisation at the peak", "of the knee", "share"),
-    ("out_kilowatts", "Power at the meter, average hour", "kW", "one"), ("out_evidence", "Evidence", "", "words"),
-)  # fmt: skip
-_ASSUMED = (
-    ("out_rate", "Requests, average hour", "1/s", "two"), ("out_peak_rate", "Requests, busiest hour", "1/s", "two"),
-    ("in_isl", "Prompt, mean", "tokens", "whole"), ("in_osl", "Answer, mean", "tokens", "whole"),
-    ("in_ttft", "Objective: P95 time to first token", "ms", "whole"),
-    ("in_tpot", "Objective: P95 time per output token", "ms", "one"),
-    ("in_headroom", "Share of capacity that stays free", "", "share"), ("in_purchase", "GPUs are", "", "words"),
-    ("out_price", "Rent", "USD/GPU/h", "two"), ("in_pue", "PUE", "", "two"),
-)  # fmt: skip
 
 
 def write_summary(book: Book, compared: Area, confidence: float) -> None:
@@ -32,12 +16,10 @@ def write_summary(book: Book, compared: Area, confidence: float) -> None:
 
     compared: the costs of sheet Compare; confidence: with which fleets are sized.
     """
-    told = "Live: every number follows the yellow cells of sheet Inputs. Prints on one page."
-    sheet = book.sheet(NAME, "Capacity and cost in one page", told)
-    sheet.widths(44, 34, 14)
+    sheet = book.sheet(NAME)
     book.name("out_summary", sheet.put(3, 0, _sentence(book), "sentence"))
-    row = _table(book, sheet, 5, "Answer", _ANSWER)
-    row = _table(book, sheet, row + 1, "Assumptions", _ASSUMED)
+    row = _table(book, sheet, 5, "Answer", TABLES["answer"])
+    row = _table(book, sheet, row + 1, "Assumptions", TABLES["assumed"])
     played = joined("Loads were played for ", book.named["out_played_for"])
     for text in (
         f"Fleets are sized for {confidence:.0%} confidence, or expected times where intervals are wider than 3x.",
@@ -49,7 +31,7 @@ def write_summary(book: Book, compared: Area, confidence: float) -> None:
     draw(book, "bars", compared, titles, (5, 4), sheet)
 
 
-def _table(book: Book, sheet: Sheet, row: int, title: str, lines: tuple[tuple[str, str, str, str], ...]) -> int:
+def _table(book: Book, sheet: Sheet, row: int, title: str, lines: Sequence[Sequence[str]]) -> int:
     """A title and its lines; the answer is the row below."""
     sheet.band(row, title, 3)
     for at, (name, label, unit, style) in enumerate(lines, row + 1):

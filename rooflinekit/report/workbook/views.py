@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rooflinekit.model.graph.cells import Cell, literal, when
 from rooflinekit.report.workbook.calculation import Calculation, PointResults
-from rooflinekit.report.workbook.sheet import Book, Lines, Sheet, shown, status_colours
+from rooflinekit.report.workbook.sheet import HEAD, TABLES, Book, Lines, Sheet, shown, status_colours
 
-_GRID = {"visible": True, "line": {"color": "#D9D9D9"}}
+_GRID = TABLES["grid"]
 _BLUE, _PALE, _RED = "#1F3864", "#8EA9DB", "#C00000"
 
 
@@ -21,7 +21,7 @@ class Area:
     sheet: Sheet
     head: int
     last: int
-    columns: tuple[int, ...]
+    columns: Sequence[int]
 
     def series(self, column: int) -> dict[str, Any]:
         """Name, values and categories of one column."""
@@ -33,27 +33,11 @@ class Area:
         }
 
 
-_KINDS: Mapping[str, tuple[dict[str, str], dict[str, Any]]] = {
-    "sweep": (
-        {"type": "scatter", "subtype": "straight_with_markers"},
-        {"log_base": 10, "num_format": "#,##0", "major_gridlines": _GRID},
-    ),
-    "curve": (
-        {"type": "scatter", "subtype": "straight_with_markers"},
-        {"num_format": "0.0##", "major_gridlines": _GRID},
-    ),
-    "bars": ({"type": "column"}, {"num_format": "0 %"}),
-    "lines": ({"type": "line"}, {}),
-}
-"""Columns over the logarithm of a sweep, or over a rate; one as bars with their values, over shares; two as lines: what
-Excel calls each, and its first axis."""
-
-
 def draw(  # noqa: PLR0913, PLR0917 - what a chart is made of
     book: Book, kind: str, area: Area, title: tuple[str, str, str], place: tuple[int, int], on: Sheet | None = None
 ) -> None:
     """A chart of a kind: title, names of both axes, a light grid from 0 on; beside its cells, or on another sheet."""
-    called, x = _KINDS[kind]
+    called, x = TABLES["kinds"][kind]
     chart = book.file.add_chart(called)
     for number, column in enumerate(area.columns):
         chart.add_series(area.series(column) | _look(kind, number, area.sheet.heads_at[area.head, column]))
@@ -93,14 +77,6 @@ def memory_chart(book: Book, sheet: Sheet, first: int, place: tuple[int, int]) -
 
 
 _GB = 1e9
-_ENDS = (("low", "90 % interval, from", ""), ("high", "90 % interval, to", ""),
-         ("bound", "Bound", "datasheet roofline: nothing can be faster"))  # fmt: skip
-_MEMORY = (
-    ("weight", "Weights", "1 GB = 1,000,000,000 bytes"), ("kv", "KV cache of the batch", ""),
-    ("activation", "Activation peak", ""), ("overhead", "CUDA, graphs, NCCL", ""), ("total", "Together", ""),
-    ("capacity", "Capacity", ""), ("kv_pool", "Pool for the cache", "set aside by the engine"),
-    ("needed", "Needed", "to run the batch; or what the engine reserves to start"), ("available", "Available", ""),
-)  # fmt: skip
 
 
 def status_of(calculation: Calculation, fits: Cell, valid: Cell) -> Cell:
@@ -121,14 +97,12 @@ def _rates(point: PointResults, batch: Cell, osl: Cell) -> tuple[Cell, Cell]:
 
 def write_results(book: Book, calculation: Calculation, point: PointResults) -> None:
     """The answer at the operating point of Inputs, as `rooflinekit estimate` gives it."""
-    note = "A batch in which all prompts come at once; sheet Fleet has the deployment under load."
-    sheet = book.sheet("Results", "Results at one operating point", note)
-    sheet.widths(34, 18, 14, 78)
+    sheet = book.sheet("Results")
     lines, inputs, constants = Lines(book, sheet), calculation.inputs, calculation.constants
     status = status_of(calculation, point["memory.fits"] >= 1.0, point.valid)
     status = lines.add("status", "Memory", status, "", "status", "OOM: out of memory; times are printed anyway")
     offered = told(status)
-    lines.add("reason", "Why not", when(constants.offered, inputs.wrong, constants.reason), "", "text")
+    lines.add("reason", "Why not", when(constants.offered, inputs["wrong"], constants.reason), "", "text")
     lines.add("evidence", "Evidence of times", calculation.constants.evidence, "", "text")
     for name, title, kind in (
         ("ttft", "Time to first token (TTFT)", "prefill of all prompts and the first sample"),
@@ -136,7 +110,7 @@ def write_results(book: Book, calculation: Calculation, point: PointResults) -> 
     ):
         lines.section(title)
         lines.add(f"{name}_ms", "Expected", shown(offered, point[f"{name}.expected"] * 1000.0), "ms", "three", kind)
-        for end, label, note in _ENDS:
+        for end, label, note in TABLES["ends"]:
             lines.add(f"{name}_{end}_ms", label, shown(offered, point[f"{name}.{end}"] * 1000.0), "ms", "three", note)
     lines.section("Throughput of one replica")
     whole, rate = _rates(point, inputs["batch"], inputs["osl"])
@@ -149,7 +123,7 @@ def write_results(book: Book, calculation: Calculation, point: PointResults) -> 
     lines.add("output_tok_s_per_user", "Output of a user", user, "token/s", "one")
     lines.section("Memory of one GPU (the busiest)")
     first = lines.row
-    for name, label, note in _MEMORY:
+    for name, label, note in TABLES["memory"]:
         value = point[f"memory.{name}_bytes"] / _GB
         lines.add(f"{name.removeprefix('kv_') if name == 'kv_pool' else name}_gb", label, shown(offered, value), "GB",
                   "two", note)  # fmt: skip
@@ -158,24 +132,12 @@ def write_results(book: Book, calculation: Calculation, point: PointResults) -> 
     memory_chart(book, sheet, first, (lines.row + 1, 0))
 
 
-_SWEEP_HEAD = 3
-_CHARTS = (
-    ("ms", "Time per output token [ms]", (6, 7, 8, 9)),
-    ("ms", "Time to first token [ms]", (2, 3, 4, 5)),
-    ("token/s", "Output of one replica [token/s]", (10,)),
-    ("GB", "Memory of one GPU [GB]", (12, 13)),
-)
-
-
 def sweep_inputs(book: Book, name: str, values: Sequence[int]) -> list[Cell]:
     """Yellow cells down the first column."""
-    batches = name == "Batch sweep"
-    rest = "input and output length" if batches else "batch and output length"
-    note = f"Change the yellow cells; {rest} are those of Inputs."
-    sheet = book.sheet(name, f"{name}: the answer for a range of {'batches' if batches else 'prompts'}", note)
+    sheet = book.sheet(name)
     rule = {"validate": "integer", "criteria": ">=", "value": 1}
-    sheet.page.data_validation(_SWEEP_HEAD + 1, 0, _SWEEP_HEAD + max(len(values), 1), 0, rule)
-    return [sheet.put(row, 0, float(value), "input_whole") for row, value in enumerate(values, _SWEEP_HEAD + 1)]
+    sheet.page.data_validation(HEAD + 1, 0, HEAD + max(len(values), 1), 0, rule)
+    return [sheet.put(row, 0, float(value), "input_whole") for row, value in enumerate(values, HEAD + 1)]
 
 
 def write_sweep(
@@ -183,13 +145,12 @@ def write_sweep(
 ) -> None:
     """One row a point (batch, output length, results); the first column has been filled in with what varies."""
     sheet = book.sheet(name)
-    sheet.page.set_column(0, 12, 13)
     varied = "batch" if name == "Batch sweep" else "input length [tokens]"
     times = [(f"{time}.{end}", f"{time.upper()}{label} [ms]") for time in ("ttft", "tpot")
              for end, label in (("expected", ""), ("low", " low"), ("high", " high"), ("bound", " bound"))]  # fmt: skip
     titles = ("output [token/s]", "of a user [token/s]", "memory needed [GB]", "capacity [GB]")
-    sheet.heads(_SWEEP_HEAD, (varied, "memory", *(title for _, title in times), *titles), (1,))
-    for row, (batch, osl, point) in enumerate(points, _SWEEP_HEAD + 1):
+    sheet.heads(HEAD, (varied, "memory", *(title for _, title in times), *titles), (1,))
+    for row, (batch, osl, point) in enumerate(points, HEAD + 1):
         offered = told(sheet.put(row, 1, status_of(calculation, point["memory.fits"] >= 1.0, point.valid), "status"))
         for column, (key, _) in enumerate(times, 2):
             sheet.put(row, column, shown(offered, point[key] * 1000.0), "two")
@@ -197,36 +158,26 @@ def write_sweep(
         rest = (_rates(point, batch, osl)[1], literal(1.0) / point["tpot.expected"], *memory)
         for column, value in enumerate(rest, 10):
             sheet.put(row, column, shown(offered, value), "one")
-    last = _SWEEP_HEAD + len(points)
-    status_colours(book, sheet, (_SWEEP_HEAD + 1, 1, last, 1))
-    for place, (kind, title, drawn) in enumerate(_CHARTS):
+    last = HEAD + len(points)
+    status_colours(book, sheet, (HEAD + 1, 1, last, 1))
+    for place, (kind, title, drawn) in enumerate(TABLES["charts"]):
         spot = (last + 2 + 18 * (place // 2), 7 * (place % 2))
-        draw(book, "sweep", Area(sheet, _SWEEP_HEAD, last, drawn), (title, varied, kind), spot)
-    sheet.page.set_row(_SWEEP_HEAD, 32)
-    sheet.page.freeze_panes(_SWEEP_HEAD + 1, 1)
+        draw(book, "sweep", Area(sheet, HEAD, last, drawn), (title, varied, kind), spot)
 
 
-_KERNEL = (
-    ("count", "launches", 1.0, "whole"), ("flops", "GFLOP", 1e-9, "two"),
-    ("streamed", "weights and cache [MB]", 1e-6, "two"), ("activations", "activations [MB]", 1e-6, "two"),
-    ("bound", "bound [us]", 1e6, "one"), ("expected", "expected [us]", 1e6, "one"), ("low", "low [us]", 1e6, "one"),
-    ("high", "high [us]", 1e6, "one"),
-)  # fmt: skip
+_KERNEL = TABLES["kernel"]
 
 
 def write_kernels(book: Book, calculation: Calculation, point: PointResults) -> None:
     """Every kernel of the operating point; those that the chosen deployment has not are empty."""
-    note = "Prefill: one step over all prompts. Decode: one step at the mean context. All launches, on one GPU."
-    sheet = book.sheet("Kernels", "Kernels at the operating point of Inputs", note)
-    sheet.widths(10, 26, *[14] * (len(_KERNEL) + 1))
-    sheet.heads(3, ("step", "kernel", *(title for _, title, _, _ in _KERNEL), "share of step"), (0, 1))
-    sheet.page.set_row(3, 32)
+    sheet = book.sheet("Kernels")
+    sheet.heads(HEAD, ("step", "kernel", *(title for _, title, _, _ in _KERNEL), "share of step"), (0, 1))
     names = [key.removesuffix(".count") for key in calculation.offers.outputs if key.endswith(".count")]
     names.sort(key=lambda name: ".decode." in name)
     first, last = 6, 5 + len(names)
     times: list[tuple[int, str, Cell]] = []
     sums: dict[str, list[float]] = {"prefill": [0.0] * len(_KERNEL), "decode": [0.0] * len(_KERNEL)}
-    offered = calculation.constants.offered & calculation.inputs.wrong.equals("")
+    offered = calculation.constants.offered & calculation.inputs["wrong"].equals("")
     for row, name in enumerate(names, first):
         _, step, kernel = name.split(".", 2)
         runs = when(offered, point[f"{name}.count"] > 0.0, literal(False))
@@ -248,6 +199,5 @@ def write_kernels(book: Book, calculation: Calculation, point: PointResults) -> 
                 totals[step] = cell
     for row, step, time in times:
         sheet.put(row, 2 + len(_KERNEL), when(time.equals(""), "", time / totals[step]), "share")
-    sheet.page.freeze_panes(first, 2)
     rule = {"type": "formula", "criteria": f'=$C{first + 1}=""', "format": sheet.styles["faint"]}
     sheet.page.conditional_format(first, 0, last, 1, rule)

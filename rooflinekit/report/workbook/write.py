@@ -11,23 +11,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rooflinekit.model.graph.cells import Cell, composed, function, literal, when
+from rooflinekit.report.workbook import views
 from rooflinekit.report.workbook.calculation import Calculation, PointResults, block_of, write_labels
 from rooflinekit.report.workbook.curves import Curve, write_curves, write_loads
 from rooflinekit.report.workbook.data import lists, price_of, write_constants, write_gpus, write_models, write_tables
 from rooflinekit.report.workbook.inputs import OWNED, RENTED, Inputs, read_words, write_inputs
 from rooflinekit.report.workbook.offers import Choices, Planned, WorkbookOffers, make_offers
-from rooflinekit.report.workbook.sheet import Book, Lines, Sheet, joined, known, shown, status_colours
+from rooflinekit.report.workbook.sheet import HEAD, TABLES, Book, Lines, Sheet, joined, known, shown, status_colours
 from rooflinekit.report.workbook.summary import NAME as SUMMARY
 from rooflinekit.report.workbook.summary import write_summary
-from rooflinekit.report.workbook.views import (
-    Area,
-    draw,
-    status_of,
-    sweep_inputs,
-    write_kernels,
-    write_results,
-    write_sweep,
-)
 from rooflinekit.specs.writing import open_workbook, whole
 from rooflinekit.version import __version__
 
@@ -74,7 +66,7 @@ class FleetCells:
 
 def why_not(calculation: Calculation, curve: Curve) -> Cell:
     """The reason why there is no fleet, in words; else empty."""
-    constants, stale = calculation.constants, calculation.inputs.stale
+    constants, stale = calculation.constants, calculation.inputs["stale"]
     words = when(curve.capacity > 0.0, "", composed("joined", curve.bound, literal(_FAILS)))
     words = when(constants.load["rungs"] >= 1.0, words, constants.load["unplayed"])
     return when(constants.offered, when(stale.equals(""), words, stale), constants.reason)
@@ -85,16 +77,16 @@ _FAILS = " misses its objective even without load"
 
 def fleet_status(calculation: Calculation) -> Cell:
     """FITS where requests have room; n/a where no load was played for the inputs."""
-    return status_of(calculation, calculation.constants.load["places"] >= 1.0, calculation.inputs.stale.equals(""))
+    return views.status_of(
+        calculation, calculation.constants.load["places"] >= 1.0, calculation.inputs["stale"].equals("")
+    )
 
 
 def write_fleet(
     book: Book, calculation: Calculation, curve: Curve, headrooms: Sequence[float], planned: Planned
 ) -> ServedCells:  # fmt: skip
     """Replicas for the peak, how busy they are, what users meet; and the same for other headrooms."""
-    note = "Loads are played, at the rates of sheet Curves; between them stand straight lines."
-    sheet = book.sheet("Fleet", "Fleet: replicas for the peak", note)
-    sheet.widths(34, 24, 14, 14, *[14] * 6)
+    sheet = book.sheet("Fleet")
     inputs, lines, gpus, load = calculation.inputs, Lines(book, sheet), calculation.gpus, curve.load
     lines.section("Demand")
     rate = lines.add("rate", "Requests, average hour", inputs.rate, "1/s", "three")
@@ -170,14 +162,12 @@ def _by_headroom(lines: Lines, inputs: Inputs, fleet: FleetCells, headrooms: Seq
     sheet.page.data_validation(first, 0, last, 0, rule)
     status_colours(book, sheet, (first, 7, last, 7))
     told = ("GPUs for the peak, by headroom", "headroom", "GPUs")
-    draw(book, "bars", Area(sheet, row + 1, last, (2,)), told, (last + 2, 0))
+    views.draw(book, "bars", views.Area(sheet, row + 1, last, (2,)), told, (last + 2, 0))
 
 
 def write_tco(book: Book, inputs: Inputs, offers: WorkbookOffers, served: ServedCells) -> None:
     """Write the cost of the fleet, rented and owned."""
-    told = "The fleet of sheet Fleet, all year round. Engineers, network transit and software are left out."
-    sheet = book.sheet("TCO", "Total cost of ownership", told)
-    sheet.widths(34, 18, 14, 60)
+    sheet = book.sheet("TCO")
     lines, gpus = Lines(book, sheet), served.gpus
     lines.section("Hardware, power and prices")
     power, rented = _running(lines, inputs, offers, served)
@@ -238,30 +228,20 @@ def _by_year(book: Book, sheet: Sheet, row: int, inputs: Inputs, costs: Sequence
         bought = capital * composed("max", composed("ceil", literal(year) / inputs["years"]), literal(1.0))
         sheet.put(first + number, 2, shown(known(energy), bought + energy * _HOURS * year), "whole")
     told = ("Spent on the fleet, rented and owned [USD]", "years", "USD")
-    draw(book, "lines", Area(sheet, row + 1, first + _YEARS - 1, (1, 2)), told, (first + _YEARS + 1, 0))
+    views.draw(book, "lines", views.Area(sheet, row + 1, first + _YEARS - 1, (1, 2)), told, (first + _YEARS + 1, 0))
 
 
-_HEAD = 3
-_HEADS = ("GPU", "tensor parallel", "memory", "replicas at the headroom", "GPUs at the headroom", "bound by",
-          "price [USD/GPU/h]", "USD/h", "USD a million tokens", "least cost", "P95 TTFT [ms]", "P95 TPOT [ms]",
-          "probability", "power of a GPU [W]", "evidence", "why not")  # fmt: skip
-_TEXTS = (0, 2, 5, 9, 14, 15)
+_HEADS, _TEXTS = TABLES["compare"]["heads"], TABLES["compare"]["texts"]
 _HOUR = 7  # the column of the cost
 _RANKED = 16  # a column that nobody sees: the cost of those measured
 
 
 def compare_inputs(book: Book, inputs: Inputs, offers: WorkbookOffers) -> dict[str, list[Cell]]:
     """The deployment of each accelerator: that of Inputs, on a split of its own that may be changed here."""
-    note = (
-        "Model, formats, demand and headroom are those of Inputs, and fleets are sized as `plan` sizes them. Yellow "
-        "splits may be changed, prices stand on sheet GPUs. P95 and the probability that P95 of TTFT and TPOT keep "
-        "their objectives are at the peak, power is in the average hour."
-    )
-    sheet = book.sheet("Compare", "Accelerators for the peak", note)
-    sheet.widths(20, 11, 10, 11, 11, 10, 13, 13, 13, 10, 12, 12, 12, 12, 18, 60)
+    sheet = book.sheet("Compare")
     sheet.page.set_column(_RANKED, _RANKED, None, None, {"hidden": True})
     chosen: dict[str, list[Cell]] = {}
-    for row, rival in enumerate(offers.rivals, _HEAD + 1):
+    for row, rival in enumerate(offers.rivals, HEAD + 1):
         gpu, tp = sheet.put(row, 0, rival.gpu.name), sheet.put(row, 1, float(rival.tp), "input_whole")
         sheet.page.data_validation(row, 1, row, 1, {"validate": "list", "source": "=list_tp"})
         own = {"gpu": gpu, "tp": tp}
@@ -275,29 +255,27 @@ def write_comparison(
     calculations: Mapping[str, Calculation],
     curves: Mapping[str, Curve],
     planned: Planned,
-) -> Area:
+) -> views.Area:
     """Replicas, cost and evidence of each accelerator, at the peak of sheet Fleet; the answer is the costs."""
     inputs = next(iter(calculations.values())).inputs
     sheet = book.sheet("Compare")
-    sheet.heads(_HEAD, _HEADS, _TEXTS)
-    last, costs = _HEAD + len(offers.rivals), list[tuple[Cell, Cell]]()
-    for row, rival in enumerate(offers.rivals, _HEAD + 1):
+    sheet.heads(HEAD, _HEADS, _TEXTS)
+    last, costs = HEAD + len(offers.rivals), list[tuple[Cell, Cell]]()
+    for row, rival in enumerate(offers.rivals, HEAD + 1):
         calculation, curve = calculations[rival.gpu.name], curves[rival.gpu.name]
-        price = price_of(offers, inputs, literal(float(row - _HEAD)), rival)
+        price = price_of(offers, inputs, literal(float(row - HEAD)), rival)
         fleet = FleetCells.of(inputs, curve, calculation.gpus, planned.peak_rate)
         costs.append(_compared(sheet, row, calculation, fleet, price))
     _rank(sheet, costs)
-    status_colours(book, sheet, (_HEAD + 1, 2, last, 2))
+    status_colours(book, sheet, (HEAD + 1, 2, last, 2))
     told = (
         f"Only what was measured is ranked. Fleets are sized for {planned.confidence:.0%} confidence, or for expected "
         "times where the interval that decides is wider than 3 times. Fitted elsewhere: kernels of another "
         "accelerator, engine or format are used, so that the fleet may have to be larger."
     )
     sheet.put(last + 2, 0, told, "note")
-    sheet.page.set_row(_HEAD, 45)
-    sheet.page.freeze_panes(_HEAD + 1, 1)
-    titles, costs_of = ("Cost of the fleet for the peak", "GPU", "USD/h"), Area(sheet, _HEAD, last, (_HOUR,))
-    draw(book, "bars", costs_of, titles, (last + 4, 0))
+    titles, costs_of = ("Cost of the fleet for the peak", "GPU", "USD/h"), views.Area(sheet, HEAD, last, (_HOUR,))
+    views.draw(book, "bars", costs_of, titles, (last + 4, 0))
     return costs_of
 
 
@@ -328,12 +306,12 @@ def _rank(sheet: Sheet, costs: Sequence[tuple[Cell, Cell]]) -> None:
     """The least dear of those whose kernels were measured."""
     own = [
         sheet.put(row, _RANKED, when(told.equals("measured") & known(cost), cost, ""), "faint")
-        for row, (cost, told) in enumerate(costs, _HEAD + 1)
+        for row, (cost, told) in enumerate(costs, HEAD + 1)
     ]
     numbers = [cell.value for cell in own if not isinstance(cell.value, str)]
-    area = sheet.area((_HEAD + 1, _RANKED), (_HEAD + len(costs), _RANKED))
+    area = sheet.area((HEAD + 1, _RANKED), (HEAD + len(costs), _RANKED))
     least = function(f"MIN({area})", min(numbers, default=0.0))
-    for row, (cell, (cost, _)) in enumerate(zip(own, costs, strict=True), _HEAD + 1):
+    for row, (cell, (cost, _)) in enumerate(zip(own, costs, strict=True), HEAD + 1):
         rank = when(known(cell), when(cell <= least, "least", ""), when(known(cost), "not ranked", ""))
         sheet.put(row, 9, rank, "words")
 
@@ -343,9 +321,7 @@ _LINE, _WIDTH = 15, 115  # points of a line of text, and letters that fit into i
 
 def write_notes(book: Book, offers: WorkbookOffers, asked: str, engine: str) -> None:
     """Version, inputs, calibrations with their hashes, assumptions, sources, what is not offered and why."""
-    sheet = book.sheet("Notes", "Notes")
-    sheet.widths(40, 120)
-    row = 2
+    sheet, row = book.sheet("Notes"), 2
     for title, rows in _sections(offers, asked, engine):
         sheet.band(row, title, 2)
         row += 1
@@ -376,11 +352,7 @@ def _sections(offers: WorkbookOffers, asked: str, engine: str) -> Iterator[tuple
         yield "Sources of the accelerators", [("", text) for text in sorted(used)]
 
 
-_READ = (SUMMARY, "Inputs", "Compare", "Results", "Batch sweep", "Context sweep", "Fleet", "TCO", "Curves", "Kernels",
-         "Notes", "Models", "GPUs", "Loads")  # fmt: skip
-_BEHIND = ("Lists", "Constants", "Points", "Between", "Deployments", "Surfaces")
 _CHOSEN = "as on Inputs"
-_COLOURS = {**dict.fromkeys(_READ[:10], "#1F3864"), "Inputs": "#FFC000", "Notes": "#7F7F7F"}
 
 
 @dataclass(frozen=True)
@@ -416,14 +388,6 @@ def write_workbook(
 
 
 def _fill(book: Book, offers: WorkbookOffers, choices: Choices, planned: Planned, workers: int) -> None:
-    for name in (*_READ, *_BEHIND):
-        sheet = book.sheet(name)
-        sheet.page.set_tab_color(_COLOURS.get(name, "#BFBFBF"))
-        sheet.page.hide_gridlines(2)
-        sheet.page.set_landscape()
-        sheet.page.fit_to_pages(1, 1 if name in _READ[:-1] else 0)
-        if name in _BEHIND:
-            sheet.page.hide()
     write_models(book, offers)
     inputs = write_inputs(book, offers, planned)
     offers = offers.played(planned, workers)
@@ -434,16 +398,16 @@ def _fill(book: Book, offers: WorkbookOffers, choices: Choices, planned: Planned
     curves = write_curves(book, inputs, offers, constants)
     calculation = Calculation(book, offers, constants.pop(_CHOSEN), inputs, block)
     main = calculation.point("Inputs", inputs["batch"], inputs["isl"], inputs["osl"])
-    write_results(book, calculation, main)
-    write_kernels(book, calculation, main)
+    views.write_results(book, calculation, main)
+    views.write_kernels(book, calculation, main)
     osl = inputs["osl"]
     for name, values in (("Batch sweep", choices.batches), ("Context sweep", choices.contexts)):
         points: list[tuple[Cell, Cell, PointResults]] = []
-        for cell in sweep_inputs(book, name, values):
+        for cell in views.sweep_inputs(book, name, values):
             batch, isl = (cell, inputs["isl"]) if name == "Batch sweep" else (inputs["batch"], cell)
             points.append((batch, osl, calculation.point(f"{name.lower()} {len(points) + 1}", batch, isl, osl)))
         if points:
-            write_sweep(book, calculation, name, points)
+            views.write_sweep(book, calculation, name, points)
     write_tco(book, inputs, offers, write_fleet(book, calculation, curves[_CHOSEN], choices.headrooms, planned))
     compared = {name: Calculation(book, offers, found, inputs, block, name) for name, found in constants.items()}
     write_summary(book, write_comparison(book, offers, compared, curves, planned), planned.confidence)

@@ -11,13 +11,7 @@ from rooflinekit.model.types.deployment import ENGINES
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import UnknownNameError
 from rooflinekit.model.types.hardware import Accelerator
-from rooflinekit.specs.calibration.load import (
-    SERVED,
-    calibration_names,
-    carried,
-    load_calibration,
-    transfer_rule,
-)
+from rooflinekit.specs.calibration.load import SERVED, calibration_names, carried, load_calibration, transfer_rule
 from rooflinekit.specs.files import once
 from rooflinekit.specs.hardware import load_accelerator
 from rooflinekit.specs.places import spec_dir
@@ -146,11 +140,8 @@ def _alike(accelerator: Accelerator, name: str) -> bool:
 
 def _stacked(accelerator: Accelerator, name: str) -> bool:
     """True if both have stacked memory on the package (HBM), or neither has."""
-    return _has_hbm(accelerator) == _has_hbm(load_accelerator(name).value)
-
-
-def _has_hbm(accelerator: Accelerator) -> bool:
-    return accelerator.memory_type.startswith("HBM")
+    stacked = (chip.memory_type.startswith("HBM") for chip in (accelerator, load_accelerator(name).value))
+    return len({*stacked}) == 1
 
 
 def _kin(accelerator: Accelerator, name: str) -> bool:

@@ -198,7 +198,9 @@ def read_calibration(path: Path) -> Calibration:
 def _shipped(path: Path) -> Calibration:
     """A file of the library's, whose fits are read when they are first needed: tests read all of them."""
     head, fits = kept(_divided, path)
-    return _calibration(FileSection(path, "", head), fits, partial(_shipped_family, path, fits))
+    return _calibration(
+        FileSection(path, "", head), fits, lambda key, chip: _family(_lines(path, fits, key), key, chip)
+    )
 
 
 def _calibration(root: FileSection, keys: Iterable[str], read: Callable[[str, str], FamilyFit]) -> Calibration:
@@ -312,10 +314,6 @@ def _borrowed(section: FileSection, key: str, accelerator: str) -> FamilyFit:
 def _lines(path: Path, fits: Mapping[str, str], key: str) -> FileSection:
     """One fit of a shipped file, whose lines are read without the thousands of others."""
     return FileSection(path, "families", mapping_in(path, fits[key]) if key in fits else {})
-
-
-def _shipped_family(path: Path, fits: Mapping[str, str], key: str, accelerator: str) -> FamilyFit:
-    return _family(_lines(path, fits, key), key, accelerator)
 
 
 def _form(section: FileSection, kind: type[TimeForm]) -> tuple[TimeForm, dict[str, float]]:

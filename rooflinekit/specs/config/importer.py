@@ -9,18 +9,9 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
+from rooflinekit.model.types import model as nets
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
 from rooflinekit.model.types.errors import ArchitectureError, DtypeError, RooflinekitError, SpecError, nearest
-from rooflinekit.model.types.model import (
-    Attention,
-    DenseFFN,
-    FeedForward,
-    LatentAttention,
-    Layer,
-    Mixer,
-    MixtureOfExperts,
-    Model,
-)
 from rooflinekit.specs.config.family import Family, Reading, class_defaults, class_names, family_of
 from rooflinekit.specs.config.feedforward import feed_forwards
 from rooflinekit.specs.config.keys import Keys, named, shown, usual_names
@@ -55,7 +46,7 @@ def model_from_config(
     origin: str,
     quant_config: Mapping[str, Any] | None = None,
     kind: str = "",
-) -> Loaded[Model]:
+) -> Loaded[nets.Model]:
     """Build the Model that a config.json describes, exact to the last weight.
 
     `quant_config` is the content of an `hf_quant_config.json` beside it. `origin` names the file in messages. `kind` is
@@ -219,7 +210,7 @@ def _with_defaults(
     return filled
 
 
-def _assemble(r: Reading, name: str, quant_config: Mapping[str, Any] | None) -> Model:
+def _assemble(r: Reading, name: str, quant_config: Mapping[str, Any] | None) -> nets.Model:
     keys, family = r.keys, r.family
     for key, known in family.needs.items():
         if not keys.has(key):
@@ -234,7 +225,7 @@ def _assemble(r: Reading, name: str, quant_config: Mapping[str, Any] | None) -> 
     dtype, extra, final = _dtype(r), r.value(family.positions), r.value(family.final_norm)
     embedded = r.number(family.embedding)
     formats = read_formats(r, dtype, layers, quant_config)
-    return Model(
+    return nets.Model(
         name=name,
         hidden=r.hidden,
         vocab=keys.size("vocab"),
@@ -263,7 +254,7 @@ def _assemble(r: Reading, name: str, quant_config: Mapping[str, Any] | None) -> 
     )
 
 
-def _layers(r: Reading) -> tuple[Layer, ...]:
+def _layers(r: Reading) -> tuple[nets.Layer, ...]:
     """Mixers and feed-forward blocks, joined; equal layers are one object."""
     family = r.family
     norms = r.value(family.norms)
@@ -277,13 +268,13 @@ def _layers(r: Reading) -> tuple[Layer, ...]:
             for layer in range(r.depth)]  # fmt: skip
     common = [(bool(use), use > once) for use in uses]
     parts = list(zip(mixers(r), feed_forwards(r), common, sums, strict=True))
-    kinds: dict[tuple[Mixer | None, FeedForward | None, tuple[bool, bool], tuple[int, bool]], Layer] = {}
+    kinds: dict[tuple[nets.Mixer | None, nets.FeedForward | None, tuple[bool, bool], tuple[int, bool]], nets.Layer] = {}
     for part in dict.fromkeys(parts):
         mixer, ffn, shared, earlier = part
         count = (mixer is not None) + (ffn is not None) + shared[0] if norms is None else norms * (ffn is not None)
         if family.attends == "shortcut" and mixer is None:  # read what the first attention left, normed for its block
             count = 0
-        kinds[part] = Layer(
+        kinds[part] = nets.Layer(
             mixer, ffn, r.norm, count, parallel, streams, family.alternating, bypass, token_width, *shared, *earlier,
             family.unmixed, _vectors(r, mixer, ffn),
         )  # fmt: skip
@@ -296,13 +287,13 @@ def _layers(r: Reading) -> tuple[Layer, ...]:
     return tuple(kinds[part] for part in parts)
 
 
-def _vectors(r: Reading, mixer: Mixer | None, ffn: FeedForward | None) -> int:
+def _vectors(r: Reading, mixer: nets.Mixer | None, ffn: nets.FeedForward | None) -> int:
     """Weights of the small vectors of a layer, by what it is made of."""
     kinds = {
         "all": True,
-        "attention": isinstance(mixer, Attention | LatentAttention),
-        "dense": isinstance(ffn, DenseFFN),
-        "sparse": isinstance(ffn, MixtureOfExperts),
+        "attention": isinstance(mixer, nets.Attention | nets.LatentAttention),
+        "dense": isinstance(ffn, nets.DenseFFN),
+        "sparse": isinstance(ffn, nets.MixtureOfExperts),
     }
     return sum(r.sum_of(products) for kind, products in r.family.vectors.items() if kinds[kind])
 

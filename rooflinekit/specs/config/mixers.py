@@ -6,24 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from rooflinekit.model.types import model as nets
 from rooflinekit.model.types.errors import ArchitectureError, SpecError
-from rooflinekit.model.types.model import (
-    Attention,
-    CompressedAttention,
-    CrossAttention,
-    DenseFFN,
-    Encoder,
-    GatedConvolution,
-    GatedDeltaNet,
-    Indexer,
-    LatentAttention,
-    Layer,
-    LightningAttention,
-    Mamba,
-    Mamba2,
-    Mixer,
-    Rwkv7,
-)
 from rooflinekit.specs.config.family import Reading
 from rooflinekit.specs.config.keys import Keys, is_off
 
@@ -31,7 +15,7 @@ _NORMED = {"head": 1, "full": 1, "head_biased": 2, "full_biased": 2}
 _SLIDING = ("full_attention", "sliding_attention")
 
 
-def mixers(r: Reading) -> tuple[Mixer | None, ...]:
+def mixers(r: Reading) -> tuple[nets.Mixer | None, ...]:
     """Mixer of each layer, None where nothing does; equal layers are one object."""
     if r.family.attends == "shortcut":
         return tuple(mixer if block == "attention" else None for mixer, block in zip(_latent(r), r.blocks, strict=True))
@@ -39,8 +23,8 @@ def mixers(r: Reading) -> tuple[Mixer | None, ...]:
     if not (sharing := r.number(r.family.sharing, 0)):
         return built
     own = r.depth - sharing
-    shared: dict[Mixer | None, Mixer] = {
-        mixer: replace(mixer, shared=True, k_norm=0) for mixer in built if isinstance(mixer, Attention)
+    shared: dict[nets.Mixer | None, nets.Mixer] = {
+        mixer: replace(mixer, shared=True, k_norm=0) for mixer in built if isinstance(mixer, nets.Attention)
     }
     if own < 1 or not set(built[own:]) <= set(built[:own]):
         raise SpecError(
@@ -49,7 +33,7 @@ def mixers(r: Reading) -> tuple[Mixer | None, ...]:
     return (*built[:own], *(shared.get(mixer, mixer) for mixer in built[own:]))
 
 
-def _base_attention(r: Reading) -> Attention:
+def _base_attention(r: Reading) -> nets.Attention:
     """The attention that a config describes, before windows; raises SpecError when heads do not divide."""
     keys, family = r.keys, r.family
     heads = keys.size("heads")
@@ -63,7 +47,7 @@ def _base_attention(r: Reading) -> Attention:
         head_dim = r.hidden // heads
     r.check_multiple(heads, "attention heads", kv_heads, "key-value heads")
     norm = r.value(family.qk_norm) or ""
-    return Attention(
+    return nets.Attention(
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
@@ -80,7 +64,7 @@ def _base_attention(r: Reading) -> Attention:
     )
 
 
-def _softmax(r: Reading) -> tuple[Mixer, ...]:
+def _softmax(r: Reading) -> tuple[nets.Mixer, ...]:
     """One attention a layer, windowed as the class says."""
     base, rule = _base_attention(r), r.family.window
     if not rule:
@@ -90,7 +74,7 @@ def _softmax(r: Reading) -> tuple[Mixer, ...]:
     return tuple(kinds[layer] for layer in layers)
 
 
-def _windowed(r: Reading, base: Attention, rule: Mapping[str, Any]) -> list[Attention]:
+def _windowed(r: Reading, base: nets.Attention, rule: Mapping[str, Any]) -> list[nets.Attention]:
     """The layers that slide: as `layer_types` says, else all, those from `max_window_layers` on, or all but each n-th.
 
     A window that reaches as far as the context is off.
@@ -130,7 +114,7 @@ def _windowed(r: Reading, base: Attention, rule: Mapping[str, Any]) -> list[Atte
     return [local if slide else other for slide in slides]
 
 
-def _chunked(r: Reading, base: Attention) -> list[Attention]:
+def _chunked(r: Reading, base: nets.Attention) -> list[nets.Attention]:
     """Llama-4: rotary layers attend inside their chunk, every fourth layer has no positions and sees everything."""
     chunk = r.keys.maybe("attention_chunk_size")
     every = r.keys.size("no_rope_layer_interval", 4)
@@ -143,14 +127,14 @@ def _chunked(r: Reading, base: Attention) -> list[Attention]:
     ]
 
 
-def _latent(r: Reading) -> tuple[Mixer, ...]:
+def _latent(r: Reading) -> tuple[nets.Mixer, ...]:
     """Multi-head latent attention in every layer (DeepSeek); with an indexer when the config has `index_*` keys."""
     keys = r.keys
     heads = keys.size("heads")
     keys.maybe("kv_heads")  # stated, but the cache holds one latent whatever it says
     keys.maybe("head_dim", least=0)  # some say 64, some 192: the parts below are what counts
     keys.maybe("qk_head_dim")
-    mixer = LatentAttention(
+    mixer = nets.LatentAttention(
         heads=heads,
         q_rank=keys.maybe("q_lora_rank"),
         kv_rank=keys.size("kv_lora_rank"),
@@ -177,16 +161,16 @@ def _latent(r: Reading) -> tuple[Mixer, ...]:
     return tuple(shared if kind == "shared" else own for kind in types or ["full"] * r.depth)
 
 
-def _indexer(keys: Keys, top_k: int) -> Indexer:
+def _indexer(keys: Keys, top_k: int) -> nets.Indexer:
     heads, dim, pool = keys.size("index_n_heads"), keys.size("index_head_dim"), keys.size("index_kpool", 1)
-    return Indexer(heads=heads, head_dim=dim, top_k=top_k, pool=pool)
+    return nets.Indexer(heads=heads, head_dim=dim, top_k=top_k, pool=pool)
 
 
-def _compressed(r: Reading) -> tuple[Mixer, ...]:
+def _compressed(r: Reading) -> tuple[nets.Mixer, ...]:
     """DeepSeek-V4: `compress_ratios` (4: picked by an indexer, 128, 0: a window alone), or `layer_types`, say which."""
     keys = r.keys
     keys.maybe("kv_heads")  # one key for all heads, whatever it says
-    mixer = CompressedAttention(
+    mixer = nets.CompressedAttention(
         heads=keys.size("heads"),
         head_dim=(head_dim := keys.size("head_dim")),
         q_rank=keys.size("q_lora_rank"),
@@ -213,7 +197,7 @@ def _compressed(r: Reading) -> tuple[Mixer, ...]:
 _RATIOS = {"sliding_attention": 0, "compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
 
 
-def _picked(r: Reading) -> tuple[Mixer, ...]:
+def _picked(r: Reading) -> tuple[nets.Mixer, ...]:
     """MiniMax-M3: in some layers an indexer picks blocks of keys for each query; its index heads give no values."""
     keys, base, section = r.keys, _base_attention(r), r.keys.child("sparse_attention_config")
     types = keys.entries("layer_types", r.depth, ("full_attention", "minimax_m3_sparse"))
@@ -233,37 +217,37 @@ def _picked(r: Reading) -> tuple[Mixer, ...]:
     return tuple(replace(base, indexer=indexer) if picks else base for picks in sparse)
 
 
-def _hybrid(r: Reading) -> tuple[Mixer | None, ...]:
+def _hybrid(r: Reading) -> tuple[nets.Mixer | None, ...]:
     """Softmax attention in some layers, a recurrence in the others; by blocks where the config lists those."""
     recurrence = _RECURRENCES[r.family.recurrence](r)
-    if isinstance(recurrence, Rwkv7):  # others take a share of the first layer's values
+    if isinstance(recurrence, nets.Rwkv7):  # others take a share of the first layer's values
         return (replace(recurrence, value_rank=0), *(recurrence,) * (r.depth - 1))
     if r.family.attends == "never":
         return (recurrence,) * r.depth
     if r.family.attends == "common":
-        attention: Mixer = _of_stream_and_embedding(r)
+        attention: nets.Mixer = _of_stream_and_embedding(r)
     else:
         attention = _latent(r)[0] if r.keys.has("kv_lora_rank") else _base_attention(r)
     if r.blocks:
-        blocks: dict[str, Mixer] = {"mamba": recurrence, "attention": attention}
+        blocks: dict[str, nets.Mixer] = {"mamba": recurrence, "attention": attention}
         return tuple(blocks.get(block) for block in r.blocks)
-    latent = isinstance(attention, LatentAttention)
+    latent = isinstance(attention, nets.LatentAttention)
     kinds = _latent(r) if latent else _sliding_too(r, attention)
     return tuple(
         kind if attends else recurrence for kind, attends in zip(kinds, _ATTENDS[r.family.attends](r), strict=True)
     )
 
 
-def _sliding_too(r: Reading, attention: Mixer) -> tuple[Mixer, ...]:
+def _sliding_too(r: Reading, attention: nets.Mixer) -> tuple[nets.Mixer, ...]:
     """The attention of each layer, with a window where `layer_types` says so."""
     types = r.keys.config.get("layer_types")
-    if not isinstance(types, list) or "sliding_attention" not in types or not isinstance(attention, Attention):
+    if not isinstance(types, list) or "sliding_attention" not in types or not isinstance(attention, nets.Attention):
         return (attention,) * r.depth
     local = replace(attention, window=r.keys.size("window"))
     return tuple(local if kind == "sliding_attention" else attention for kind in types)
 
 
-def _of_stream_and_embedding(r: Reading) -> Attention:
+def _of_stream_and_embedding(r: Reading) -> nets.Attention:
     """Zamba2: attention that layers share, over both side by side, with small matrices of each layer."""
     keys, base = r.keys, _base_attention(r)
     dim = keys.size("head_dim", 2 * r.hidden // base.heads)
@@ -321,9 +305,9 @@ _ATTENDS: Mapping[str, Callable[[Reading], list[Any]]] = {
 }
 
 
-def _delta(r: Reading) -> GatedDeltaNet:
+def _delta(r: Reading) -> nets.GatedDeltaNet:
     keys = r.keys
-    linear = GatedDeltaNet(
+    linear = nets.GatedDeltaNet(
         key_heads=keys.size("linear_num_key_heads"),
         value_heads=keys.size("linear_num_value_heads"),
         key_dim=keys.size("linear_key_head_dim"),
@@ -334,15 +318,13 @@ def _delta(r: Reading) -> GatedDeltaNet:
     return linear
 
 
-def _kimi(r: Reading) -> GatedDeltaNet:
-    linear = _delta(r)
-    whole = r.keys.flag("linear_attn_config.use_full_rank_gate", False)
-    decay = r.is_set(r.family.whole_decay)
-    whole = whole or decay
+def _kimi(r: Reading) -> nets.GatedDeltaNet:
+    linear, decay = _delta(r), r.is_set(r.family.whole_decay)
+    whole = r.keys.flag("linear_attn_config.use_full_rank_gate", False) or decay
     return replace(linear, decay_rank=linear.key_dim, gate_rank=0 if whole else linear.value_dim, whole_decay=decay)
 
 
-def _rwkv7(r: Reading) -> Rwkv7:
+def _rwkv7(r: Reading) -> nets.Rwkv7:
     keys, heads = r.keys, r.keys.maybe("heads")
     dim = keys.size("head_dim", r.hidden // heads if heads else 64)
     r.check_multiple(r.hidden, "hidden elements", dim, "elements of a head")
@@ -350,24 +332,24 @@ def _rwkv7(r: Reading) -> Rwkv7:
         raise SpecError(f"{keys.origin}: {heads} heads of {dim} are no {r.hidden} hidden elements")
     keys.entries("value_dim", r.depth, (r.hidden,))
     ranks = (keys.size(f"{name}_low_rank_dim", default) for name, default in _RANKS.items())
-    return Rwkv7(r.hidden // dim, dim, *ranks)
+    return nets.Rwkv7(r.hidden // dim, dim, *ranks)
 
 
 _RANKS = {"decay": 64, "a": 64, "gate": 128, "v": 16}
 
 
-def _lightning(r: Reading) -> LightningAttention:
+def _lightning(r: Reading) -> nets.LightningAttention:
     attention = _base_attention(r)
-    return LightningAttention(attention.heads, attention.head_dim)
+    return nets.LightningAttention(attention.heads, attention.head_dim)
 
 
-def _mamba(r: Reading) -> Mamba:
+def _mamba(r: Reading) -> nets.Mamba:
     keys = r.keys
     rank = keys.find("dt_rank")
     if rank and rank[1] == "auto":
         keys.note(rank[0], "a sixteenth of the hidden size, rounded up")
     sixteenth = -(-r.hidden // 16)
-    return Mamba(
+    return nets.Mamba(
         inner=keys.maybe("ssm_inner") or keys.size("ssm_expand", 2) * r.hidden,
         state=keys.size("ssm_state", 16),
         conv_width=keys.size("ssm_conv", 4),
@@ -378,13 +360,13 @@ def _mamba(r: Reading) -> Mamba:
     )
 
 
-def _mamba2(r: Reading) -> Mamba2:
+def _mamba2(r: Reading) -> nets.Mamba2:
     keys = r.keys
     heads, width, stated = keys.size("ssm_heads"), keys.find("ssm_head_dim"), keys.find("ssm_expand")
     inner = keys.maybe("mamba_d_ssm") or (keys.size("ssm_expand") if stated else 2) * r.hidden
     if automatic := width is not None and width[1] == "auto":
         r.check_multiple(inner, "channels", heads, "Mamba heads")
-    mamba = Mamba2(
+    mamba = nets.Mamba2(
         heads=heads,
         head_dim=inner // heads if automatic else keys.size("ssm_head_dim"),
         groups=keys.size("ssm_groups"),
@@ -398,22 +380,20 @@ def _mamba2(r: Reading) -> Mamba2:
     return mamba
 
 
-def _convolution(r: Reading) -> GatedConvolution:
-    return GatedConvolution(r.hidden, r.keys.size("conv_L_cache", 3), r.keys.flag("conv_bias", False))
-
-
-_RECURRENCES: Mapping[str, Callable[[Reading], Mixer]] = {
+_RECURRENCES: Mapping[str, Callable[[Reading], nets.Mixer]] = {
     "delta": _delta,
     "kimi": _kimi,
     "rwkv7": _rwkv7,
     "lightning": _lightning,
     "mamba": _mamba,
     "mamba2": _mamba2,
-    "convolution": _convolution,
+    "convolution": lambda r: nets.GatedConvolution(
+        r.hidden, r.keys.size("conv_L_cache", 3), r.keys.flag("conv_bias", False)
+    ),
 }
 
 
-def _gemma4(r: Reading) -> tuple[Mixer, ...]:
+def _gemma4(r: Reading) -> tuple[nets.Mixer, ...]:
     """Gemma-4: local layers slide; global ones have fewer, wider heads, and may project keys and values at once."""
     keys = r.keys
     types = keys.entries("layer_types", r.depth, _SLIDING)
@@ -436,7 +416,7 @@ def _gemma4(r: Reading) -> tuple[Mixer, ...]:
     return tuple(local if kind == "sliding_attention" else wide for kind in types)
 
 
-def _mimo(r: Reading) -> tuple[Mixer, ...]:
+def _mimo(r: Reading) -> tuple[nets.Mixer, ...]:
     """MiMo-V2: `hybrid_layer_pattern` has 1 for sliding layers, whose sizes and sinks are stated apart (`swa_*`)."""
     keys = r.keys
     types = keys.entries("layer_types", r.depth, _SLIDING)  # as transformers writes it, which states no swa_*
@@ -458,19 +438,19 @@ def _mimo(r: Reading) -> tuple[Mixer, ...]:
     return tuple(sliding if kind else full for kind in pattern)
 
 
-def _mllama(r: Reading) -> tuple[Mixer, ...]:
+def _mllama(r: Reading) -> tuple[nets.Mixer, ...]:
     """Llama-3.2-Vision: some layers attend to images alone; a prompt without one passes them by."""
     own, across = _base_attention(r), r.places("cross_attention_layers")
-    crossing = CrossAttention(own.heads, own.kv_heads, own.head_dim, 0, normed=True)
+    crossing = nets.CrossAttention(own.heads, own.kv_heads, own.head_dim, 0, normed=True)
     r.warnings.append(f"{len(across)} layers attend to images: prompts without one pass them by")
     return tuple(crossing if layer in across else own for layer in range(r.depth))
 
 
-def _nas(r: Reading) -> tuple[Mixer | None, ...]:
+def _nas(r: Reading) -> tuple[nets.Mixer | None, ...]:
     """Nemotron-NAS: each block's `attention` says how many heads share a key, or that there is none."""
     attention = _base_attention(r)
-    mixers: list[Mixer | None] = []
-    kinds: dict[int, Mixer] = {}
+    mixers: list[nets.Mixer | None] = []
+    kinds: dict[int, nets.Mixer] = {}
     for block, value in nas_blocks(r, "attention", "n_heads_in_group"):
         if value is None:
             mixers.append(None)
@@ -498,33 +478,33 @@ def nas_blocks(r: Reading, part: str, key: str) -> Iterator[tuple[Keys, Any]]:
         yield keys, None if skipped else inner[key]
 
 
-def _by_heads(r: Reading) -> tuple[Mixer, ...]:
+def _by_heads(r: Reading) -> tuple[nets.Mixer, ...]:
     """Laguna: `num_attention_heads_per_layer` where layers have more heads or fewer, all of one width."""
     heads = r.keys.entries("num_attention_heads_per_layer", r.depth)
-    built: list[Mixer] = []
+    built: list[nets.Mixer] = []
     for place, layer in enumerate(_softmax(r)):
-        assert isinstance(layer, Attention)
+        assert isinstance(layer, nets.Attention)
         own = r.keys.whole(f"num_attention_heads_per_layer[{place}]", heads[place]) if heads else layer.heads
         r.check_multiple(own, "attention heads", layer.kv_heads, "key-value heads")
         built.append(replace(layer, heads=own))
     return tuple(built)
 
 
-def _crossing(r: Reading) -> tuple[Mixer, ...]:
+def _crossing(r: Reading) -> tuple[nets.Mixer, ...]:
     """The decoder of an encoder-decoder: attention to itself, then to the encoder's positions, or to the prompt (0)."""
     own = _base_attention(r)
-    across = CrossAttention(
+    across = nets.CrossAttention(
         own.heads, own.kv_heads, own.head_dim, r.keys.maybe("frames") or 0, own.qkv_bias, own.o_bias, own.unbiased_keys
     )
     return (own, across) * (r.depth // 2)
 
 
-def read_encoder(r: Reading, layers: tuple[Layer, ...]) -> Encoder | None:
+def read_encoder(r: Reading, layers: tuple[nets.Layer, ...]) -> nets.Encoder | None:
     """The encoder beside a decoder of such layers: as wide, with as many heads, unless its config says otherwise."""
     if r.family.attends != "encoder":
         return None
     keys, (own, crossing) = r.keys, layers[:2]
-    assert isinstance(own.mixer, Attention) and isinstance(crossing.ffn, DenseFFN)
+    assert isinstance(own.mixer, nets.Attention) and isinstance(crossing.ffn, nets.DenseFFN)
     heads, frames = keys.size("encoder_heads", own.mixer.heads), keys.maybe("frames") or 0
     dim = own.mixer.head_dim
     if heads != own.mixer.heads:
@@ -537,10 +517,10 @@ def read_encoder(r: Reading, layers: tuple[Layer, ...]) -> Encoder | None:
     reads = f"{frames:,} positions of sound (30 s) that come with every prompt" if frames else "the prompt"
     begins = "prompt tokens are the decoder's" if frames else "the decoder begins from one token"
     r.warnings.append(f"the encoder reads {reads}; {begins}")
-    return Encoder((layer,) * keys.size("encoder_depth"), frames, stem, keys.maybe("buckets") or 0)
+    return nets.Encoder((layer,) * keys.size("encoder_depth"), frames, stem, keys.maybe("buckets") or 0)
 
 
-def _step(r: Reading) -> tuple[Mixer, ...]:
+def _step(r: Reading) -> tuple[nets.Mixer, ...]:
     """Step-3's queries of low rank; Step-3.5, Step-3.7: sliding layers may have more heads, draft layers come last."""
     keys, full = r.keys, replace(_base_attention(r), q_rank=r.keys.maybe("q_rank") or 0)
     types = keys.entries("layer_types", None, _SLIDING) or ["full_attention"] * r.depth
@@ -558,7 +538,7 @@ def _step(r: Reading) -> tuple[Mixer, ...]:
     return tuple(sliding if kind == "sliding_attention" else full for kind in types[: r.depth])
 
 
-_BUILDERS: Mapping[str, Callable[[Reading], tuple[Mixer | None, ...]]] = {
+_BUILDERS: Mapping[str, Callable[[Reading], tuple[nets.Mixer | None, ...]]] = {
     "softmax": _softmax,
     "latent": _latent,
     "compressed": _compressed,

@@ -14,18 +14,10 @@ from functools import cache, partial
 from math import prod
 from typing import Any
 
+from rooflinekit.model.types import model as nets
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import DtypeError, SpecError, nearest_of
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.model.types.model import (
-    Attention,
-    CompressedAttention,
-    DenseFFN,
-    LatentAttention,
-    Layer,
-    MixtureOfExperts,
-    WeightFormats,
-)
 from rooflinekit.specs.config.family import Reading
 from rooflinekit.specs.config.keys import Keys, is_off, named, shown
 from rooflinekit.specs.files import table_of
@@ -169,20 +161,22 @@ class _Scheme:
 class Formats:
     """Number formats of a checkpoint."""
 
-    weights: WeightFormats
+    weights: nets.WeightFormats
     kv: Dtype | None = None  #: the cache format that it asks for
-    layers: tuple[WeightFormats, ...] = ()  #: of each layer, where they differ
+    layers: tuple[nets.WeightFormats, ...] = ()  #: of each layer, where they differ
     inputs: tuple[tuple[Dtype, Dtype], ...] = ()  #: of stored formats, in what else than their own they are multiplied
     unpriced: str = ""  #: why they are not costed; `weights` are then those of the original checkpoint
 
 
-def read_formats(r: Reading, dtype: Dtype, layers: Sequence[Layer], quant_config: Mapping[str, Any] | None) -> Formats:
+def read_formats(
+    r: Reading, dtype: Dtype, layers: Sequence[nets.Layer], quant_config: Mapping[str, Any] | None
+) -> Formats:
     """The weight format of each kind of module, what they compute in, and the cache format.
 
     A method or format that is not known is told in `unpriced`: a deployment may say its weights itself.
     Raises SpecError for a value that cannot be.
     """
-    plain, narrow = Formats(WeightFormats.uniform(dtype)), r.keys.word("expert_dtype", "fp8", _EXPERTS)
+    plain, narrow = Formats(nets.WeightFormats.uniform(dtype)), r.keys.word("expert_dtype", "fp8", _EXPERTS)
     keys = _quantization_keys(r.keys, quant_config)
     if keys is None:
         return plain
@@ -195,7 +189,7 @@ def read_formats(r: Reading, dtype: Dtype, layers: Sequence[Layer], quant_config
         return replace(plain, kv=cache, unpriced=unpriced)
 
 
-def _read(keys: Keys, r: Reading, plain: Formats, layers: Sequence[Layer], narrow: str) -> Formats:
+def _read(keys: Keys, r: Reading, plain: Formats, layers: Sequence[nets.Layer], narrow: str) -> Formats:
     table, wide = _table(), plain.weights.attention
     stated = keys.word(
         "quant_method", "modelopt" if keys.has("quant_algo") else "mlx" if keys.has("group_size") else ""
@@ -431,9 +425,8 @@ def _over(keys: Keys, one: Keys) -> Keys:
 
 def _fp8(keys: Keys, warnings: list[str]) -> _Scheme:
     block = keys.entries("weight_block_size")
-    if not block:
-        return _Scheme([(None, _Stored(Dtype.FP8, Dtype.FP8))], _skipped(keys))
-    return _Scheme([(None, _Stored(_block(keys, "weight_block_size", block, warnings), Dtype.FP8))], _skipped(keys))
+    dtype = _block(keys, "weight_block_size", block, warnings) if block else Dtype.FP8
+    return _Scheme([(None, _Stored(dtype, Dtype.FP8))], _skipped(keys))
 
 
 def _block(keys: Keys, name: str, block: Sequence[object], warnings: list[str]) -> Dtype:
@@ -618,9 +611,9 @@ def _recipe(keys: Keys, name: str, data: Keys) -> _Stored:
     return _by_row(data, row)
 
 
-def _weight_formats(scheme: _Scheme, layers: Sequence[Layer], wide: Dtype, r: Reading) -> list[WeightFormats]:
+def _weight_formats(scheme: _Scheme, layers: Sequence[nets.Layer], wide: Dtype, r: Reading) -> list[nets.WeightFormats]:
     """The formats of each layer, none if nothing is quantised; a kind whose modules differ takes that of most."""
-    plain = WeightFormats.uniform(wide)
+    plain = nets.WeightFormats.uniform(wide)
     usual = replace(plain, lm_head=scheme.head_format() or wide, embedding=scheme.embedding or wide)
     chosen: list[dict[str, Dtype]] = []
     kinds: dict[str, Counter[Dtype]] = {}  # of all layers
@@ -666,7 +659,7 @@ def _wholes(formats: Mapping[str, Dtype]) -> dict[str, Dtype]:
     return {kind: dtype for kind, dtype in formats.items() if kind not in _OF}
 
 
-def _formats_of(usual: WeightFormats, own: Mapping[str, Dtype]) -> WeightFormats:
+def _formats_of(usual: nets.WeightFormats, own: Mapping[str, Dtype]) -> nets.WeightFormats:
     """The formats of a layer; those of kinds that it lacks are `usual`, and parts count where theirs differ."""
     formats = replace(usual, **_wholes(own))
     parts = {
@@ -675,23 +668,23 @@ def _formats_of(usual: WeightFormats, own: Mapping[str, Dtype]) -> WeightFormats
     return replace(formats, **{part: own[part] for part, of in parts.items() if own.get(part, of) is not of})
 
 
-def _modules(layer: Layer, own: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, ...], int]]:
+def _modules(layer: nets.Layer, own: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, ...], int]]:
     """The linear layers of a block: the kind of each, the names it may go by, and its rows beside those of its kind.
 
     `own` says where the class keeps some.
     """
     mixer, ffn = layer.mixer, layer.ffn
     if mixer is not None:
-        latent = isinstance(mixer, LatentAttention | CompressedAttention)
+        latent = isinstance(mixer, nets.LatentAttention | nets.CompressedAttention)
         softmax = latent or mixer.kind in ("mha", "gqa", "mqa", "cross_attention", "lightning", "kda")
         names = _spellings("latent" if latent else "softmax" if softmax else "state")
         value = "value" if softmax and not latent else "attention"
-        shares = mixer.heads // mixer.kv_heads if isinstance(mixer, Attention) else 1
+        shares = mixer.heads // mixer.kv_heads if isinstance(mixer, nets.Attention) else 1
         for part, spelt in enumerate(names):
             yield value if part == _VALUE else "attention", spelt, 1 if part else shares
         yield "attention_output", _spellings("softmax_out" if softmax else "state_out")[0], 1
-    kinds = ["ffn"] if isinstance(ffn, DenseFFN) else []
-    if isinstance(ffn, MixtureOfExperts):
+    kinds = ["ffn"] if isinstance(ffn, nets.DenseFFN) else []
+    if isinstance(ffn, nets.MixtureOfExperts):
         kinds = ["experts", "shared_experts"] if ffn.shared_width else ["experts"]
     for kind in kinds:
         parts = [(f"{own[kind]}.{part}",) for part in _UP_DOWN] if kind in own else _spellings(kind)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-import operator
 import re
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from rooflinekit.model.graph.tree import evaluate
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.specs.config.keys import shown
 from rooflinekit.specs.files import table_of
@@ -16,7 +15,6 @@ from rooflinekit.specs.files import table_of
 #: Keys of a config that hold parts of a multimodal model; a few models have others.
 TOWER = r".*(?:vision|visual|audio|speech|image|vit|vq).*_config|(?:img|audio)_processor|mm_vision_tower|visual"
 _MOST = 10**6  # no size of a tower comes near
-_OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
 
 _table = partial(table_of, __file__)
 
@@ -83,19 +81,9 @@ def _size(config: Mapping[str, Any], said: int | str, where: str) -> int:
 
 def _value(formula: str, sizes: Mapping[str, int], where: str) -> int:
     """A sum of products of sizes."""
-
-    def of(node: ast.expr) -> int:
-        match node:
-            case ast.BinOp(left, op, right):
-                found: int = _OPERATORS[type(op)](of(left), of(right))
-                return found
-            case ast.Name(name):
-                return sizes[name]
-            case ast.Constant(int(value)):
-                return value
-        raise ValueError(formula)
-
     try:
-        return of(ast.parse(formula.strip(), mode="eval").body)
+        return int(evaluate(formula.strip(), sizes))
     except ZeroDivisionError:
         raise SpecError(f"{where}: a size that divides others is 0") from None
+    except NameError as error:
+        raise SpecError(f"{where}: a part whose size is {error.name} does not say its model_type") from None

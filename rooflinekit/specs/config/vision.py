@@ -7,6 +7,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
+from rooflinekit.model.graph.tree import evaluate
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.vision import Rule, Tiles, Vision, Whole, grids_up_to
@@ -34,7 +35,8 @@ def read_vision(config: Mapping[str, Any], text: int, origin: str) -> Vision | N
     kind = tower.get("model_type")
     towers = _table()["towers"]
     name = kind if isinstance(kind, str) and kind in towers else row["tower"]
-    row = {**towers[name], **row, **row.get(name, {}), "sizes": towers[name]["sizes"] | row.get("sizes", {})}
+    sizes, usual = towers[name]["sizes"] | row.get("sizes", {}), _table()["flags"]
+    row = {**usual, **towers[name], **row, **row.get(name, {}), "sizes": sizes}
     if any(tower.get(key) for key in row.get("without", ())):
         return None
     reader = _TowerReader(config, tower, origin, {"text": text})
@@ -100,22 +102,25 @@ class _TowerReader:
         taken, window = self.taken(row), row.get("window", 0)
         self.known.update(hidden=hidden, width=sizes["width"], merged=hidden * merge**2, features=hidden * len(taken))
         products, projected = self.projector(row)
-        inputs, token = _COLOURS * patch**2 * sizes["frames"], int(row.get("class", False))
-        vectors = self.positions(row, sizes) + token + row.get("own", 0) + self.flag(row.get("patch_bias", True))
-        pooled = self.flag(row.get("pooled", False)) * (hidden * (4 * hidden + 2 * sizes["width"] + 8) + sizes["width"])
+        inputs, flags = (
+            _COLOURS * patch**2 * sizes["frames"],
+            {name: int(self.flag(row[name])) for name in _table()["flags"]},
+        )
+        vectors = {"rows": self.positions(row, sizes), "own": row.get("own", 0), "layer_own": row.get("layer_own", 0)}
+        sizes |= {"attended": attended, "inputs": inputs, **vectors}
         full = self.find(row["full"]) if window else None  # without such a list attention is full in all layers
         return Vision(
-            parameters=hidden * (inputs + vectors) + sizes["depth"] * self.layer(row, sizes) + projected + pooled,
+            parameters=int(evaluate(_table()["weights"], sizes | flags)) + projected,
             hidden=hidden,
             attended=attended,
             layers=max(sizes["depth"] + 1 + layer if layer < 0 else layer for layer in taken),
             heads=sizes["heads"],
             width=sizes["width"],
-            gated=row.get("gated", False),
+            gated=row["gated"],
             patch=patch,
             merge=merge,
             inputs=inputs,
-            class_tokens=token,
+            class_tokens=flags["first"],
             projector=products,
             rule=self.rule(row, sizes),
             window=(self.size(window) // patch) ** 2 if isinstance(full, list) else 0,
@@ -131,16 +136,6 @@ class _TowerReader:
             raise SpecError(f"{self.origin}: {key} = {shown(said)} names no layers of the vision tower")
         return layers
 
-    def layer(self, row: Mapping[str, Any], sizes: Mapping[str, int]) -> int:
-        """Weights of one layer: attention, feed-forward block, two norms and other vectors."""
-        hidden, width = sizes["hidden"], sizes["width"]
-        attended = sizes.get("attended") or hidden
-        rows = 2 if row.get("gated") else 1
-        biases = {"qkv_bias": 3 * attended, "o_bias": hidden, "mlp_bias": rows * width + hidden}
-        vectors = 2 * (1 if row.get("rmsnorm") else 2) + row.get("layer_own", 0)
-        own: int = 4 * hidden * attended + (rows + 1) * hidden * width + vectors * hidden
-        return own + sum(size for name, size in biases.items() if self.flag(row.get(name, True)))
-
     def positions(self, row: Mapping[str, Any], sizes: Mapping[str, int]) -> int:
         """Rows of the learned tables of positions, one for each patch of a tile where no key says it.
 
@@ -149,7 +144,7 @@ class _TowerReader:
         said = row.get("positions", False)
         if said is not True:
             return self.size(said) if said else 0
-        patches: int = (sizes["size"] // sizes["patch"]) ** 2 + int(row.get("class", False))
+        patches: int = (sizes["size"] // sizes["patch"]) ** 2 + row["first"]
         if "joined" not in row:
             return patches
         return patches + (1 + len(self.grids(row, sizes["size"]))) * self.size(row["joined"]) * (patches + 2)
