@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from rooflinekit.load.answer import LoadPlay
 from rooflinekit.load.law import full_engine
@@ -12,18 +12,43 @@ from rooflinekit.model.roofline import time_parts
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.specs.files import table_of
 
-if TYPE_CHECKING:
-    from rooflinekit.explanation.metrics import Traced
-
 _NAMES: dict[str, dict[str, str]] = table_of(__file__)
 _WAITS, _PARTS = _NAMES["waits"], _NAMES["parts"]
 _ASKED = "your input"
 
 
+class Tracing(Protocol):
+    """The case whose numbers are traced, and the pool that its lines come from: `metrics.Traced`."""
+
+    @property
+    def case(self) -> Any:
+        """The case as `estimate` reads it."""
+
+    @property
+    def work(self) -> Any:
+        """Batch and lengths as variables."""
+
+    @property
+    def predictor(self) -> Any:
+        """Steps of the predictor."""
+
+    def inputs(self, of: Any, *names: str) -> Any:
+        """Numbers of the question, as variables."""
+
+    def step(self, name: str) -> Any:
+        """The step whose kernels `estimate` lists under that name."""
+
+    def told(self, value: float, symbol: str, meaning: str, unit: str = "s", source: str | None = None) -> Any:
+        """A number as a leaf."""
+
+    def stated(self, value: float, formula: Any, symbol: str, meaning: str, unit: str = "s") -> Any:
+        """A number that `estimate` states, and its formula."""
+
+
 class PlayedLoad:
     """The load of a traced case; every number that `estimate` states is stated to its last digit."""
 
-    def __init__(self, traced: Traced, found: LoadPlay) -> None:
+    def __init__(self, traced: Tracing, found: LoadPlay) -> None:
         self.traced, self.found = traced, found
         self.told, self.stated = traced.told, traced.stated
 
