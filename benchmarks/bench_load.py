@@ -22,10 +22,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "load"))
 from random_loads import Load, clients_of, lists, played, rules_of, simulate, state_of, tables_of
 
 from rooflinekit.load import compiled, loop
-from rooflinekit.load.arrays import numpy_arrays, quick
 from rooflinekit.load.arrivals import Arrival
 from rooflinekit.load.javascript import javascript
 from rooflinekit.load.policies import POLICIES, Limits
+from rooflinekit.load.state import numpy_arrays, quick
 
 REQUESTS, ROUNDS, TARGETS = 2000, 15, {"CPython": 25.0, "numba": 2.0, "node": 13.0}
 

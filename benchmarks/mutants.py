@@ -69,7 +69,7 @@ COMPARED = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!="
             ast.Is: "is not", ast.IsNot: "is", ast.In: "not in", ast.NotIn: "in"}  # fmt: skip
 COMPUTED = {ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*", ast.FloorDiv: "*", ast.Mod: "*", ast.Pow: "*"}
 CALLED = {"maximum": "minimum", "minimum": "maximum", "max": "min", "min": "max", "any": "all", "all": "any"}
-READ_AS_TEXT = ("load/loop.py", "load/arrays.py")
+READ_AS_TEXT = ("load/loop.py", "load/arrays.py", "load/state.py")
 BY_TEXT = ("tests/load/test_compiled.py", "tests/load/test_javascript.py")
 """Files that are also translated from their text, in which there is no mutant, and the tests of the translations."""
 LIMIT_S = 400

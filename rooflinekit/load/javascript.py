@@ -12,8 +12,8 @@ import inspect
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from rooflinekit.load import arrays
 from rooflinekit.load import loop as the_loop
+from rooflinekit.load import state
 from rooflinekit.load.subset import constants, functions, records, records_of
 
 RESERVED = frozenset({
@@ -66,8 +66,8 @@ def javascript(leave_out: Collection[str] = (), asked: Collection[str] = ()) -> 
     for name in (*(set(leave_out) - known), *(set(asked) - every)):
         raise ValueError(f"the loop has no {name}")
     here = Printer(inspect.getsourcefile(the_loop) or "loop.py", known, asked)
-    there = Printer(inspect.getsourcefile(arrays) or "arrays.py", known, asked)
-    new_state = ast.parse(inspect.getsource(arrays.new_state)).body[0]
+    there = Printer(inspect.getsourcefile(state) or "state.py", known, asked)
+    new_state = ast.parse(inspect.getsource(state.new_state)).body[0]
     assert isinstance(new_state, ast.FunctionDef)
     parts = [
         _PRELUDE,

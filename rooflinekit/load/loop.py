@@ -3,7 +3,7 @@
 The loop is written in a plain subset of Python: numbers, arrays, `while`, `if` and calls of functions of this module.
 CPython runs it on lists, numba compiles it for NumPy arrays (`rooflinekit.load.compiled`), and a printer makes the
 JavaScript of pages from it (`rooflinekit.load.javascript`). All three give the same bits. The loop makes no arrays of
-its own: `rooflinekit.load.arrays` makes them, as lists or as NumPy arrays.
+its own: `rooflinekit.load.state` makes them, as lists or as NumPy arrays.
 
 An event is the sending of a request, its end in the front end or in an encoder, its coming to a queue, or the end of a
 step. Events of one instant happen in the order in which they were foreseen, and all of them before any replica forms

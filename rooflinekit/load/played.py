@@ -10,8 +10,9 @@ from statistics import stdev
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rooflinekit.load import compiled, loop
-from rooflinekit.load.arrays import Clients, Rules, State, Table, new_state, numpy_arrays, quick
+from rooflinekit.load.arrays import Clients, Rules, State, Table
 from rooflinekit.load.loop import ENCODER_WAIT, ENCODING, NEXT, NOW, PREEMPTED
+from rooflinekit.load.state import new_state, numpy_arrays, quick
 from rooflinekit.model.types.late import np
 
 if TYPE_CHECKING:

@@ -9,11 +9,12 @@ from random import Random
 
 from rooflinekit.estimation.estimator import resolve
 from rooflinekit.load import loop, policies
-from rooflinekit.load.arrays import LISTS, Clients, Makers, Rules, State, Table, new_state
+from rooflinekit.load.arrays import Clients, Rules, State, Table
 from rooflinekit.load.arrivals import Arrival
 from rooflinekit.load.loop import GAPS, PREEMPTED, ROWS
 from rooflinekit.load.policies import POLICIES, Limits
 from rooflinekit.load.scene import EncoderStation, FrontEnd
+from rooflinekit.load.state import LISTS, Makers, new_state
 from rooflinekit.load.table import StepTable, build_table
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.simulation.decoding import Lockstep, Speculative

@@ -11,7 +11,7 @@ from random_loads import clients_of, lists, played, random_load, rules_of, state
 
 import rooflinekit as rk
 from rooflinekit.load import compiled
-from rooflinekit.load.arrays import numpy_arrays
+from rooflinekit.load.state import numpy_arrays
 from rooflinekit.model.types.errors import MissingExtraError
 
 needs_numba = pytest.mark.skipif(not find_spec("numba"), reason="needs numba")
