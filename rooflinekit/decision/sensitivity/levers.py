@@ -40,8 +40,7 @@ from rooflinekit.decision.sensitivity.moves import (
 from rooflinekit.estimation.estimator import image_inputs, read_deployment, read_workload, resolve, shown
 from rooflinekit.estimation.options import keywords, part_of, quantity, read
 from rooflinekit.estimation.results import about, shares_by_cause
-from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, SPECULATION_KEYS, WORKLOAD_KEYS
-from rooflinekit.estimation.scenario import LeversOptions as LeverOptions
+from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, SPECULATION_KEYS, WORKLOAD_KEYS, LeversOptions
 from rooflinekit.estimation.traffic import read_load
 from rooflinekit.load.answer import AskedLoad
 from rooflinekit.load.lengths import LogNormal
@@ -480,7 +479,7 @@ class Levers(DeploymentAnswer):
 
 def checked(scenario: Mapping[str, Any]) -> dict[str, Any]:
     """The keywords that were given. Raises InputError for one nobody knows, or two that exclude each other."""
-    given = read(LeverOptions, scenario)
+    given = read(LeversOptions, scenario)
     for key in ("batch", "context"):
         if {"concurrency", "rate"} & given.keys() and given.get(key) not in (None, WORKLOAD_KEYS[key]):
             raise InputError(f"{key} describes a static batch and excludes concurrency and rate; leave it out")
@@ -555,9 +554,9 @@ def rank(made: MoveResult, by: str, present: str) -> tuple[int, float]:
     return int(weaker(made.evidence, present)), -ratio if by == "throughput" else ratio
 
 
-@keywords(LeverOptions)
+@keywords(LeversOptions)
 def levers(
-    model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **scenario: Unpack[LeverOptions]
+    model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **scenario: Unpack[LeversOptions]
 ) -> Levers:
     """Rank the changes that would help a deployment most.
 
