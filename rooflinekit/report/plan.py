@@ -385,24 +385,20 @@ def _hours(made: OverTime) -> CellTable:
 
 
 def _months(made: OverTime) -> CellTable:
-    if len(made.months) == 1:
-        return CellTable([], [])
     bought = {month: more for month, more, _ in made.buy}
     head = ["month", "peak req/s", "GPUs", "buy", "GPU-hours", "$ by the hour", "$ for the peak"]
     return CellTable(head, [
         [str(row.month), three(row.peak_rate), f"{row.gpus:,}", f"{bought.get(row.month, 0) or ''}",
          f"{row.gpu_hours:,.0f}", amount(row.usd, 0), amount(row.peak_usd, 0)]
-        for row in made.months
+        for row in made.months if len(made.months) > 1
     ])  # fmt: skip
 
 
 def _terms(made: OverTime) -> CellTable:
-    if not made.saved_usd:
-        return CellTable([], [])
     head = ["paid as", "$/GPU-hour", "GPUs at most", "GPU-hours", "$"]
     return CellTable(head, [
         [each.term, f"{each.usd_per_gpu_hour:.2f}", f"{each.gpus:,.0f}", f"{each.gpu_hours:,.0f}", amount(each.usd, 0)]
-        for each in made.paid
+        for each in made.paid if made.saved_usd
     ])  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -139,10 +140,8 @@ def network(
     notes = [] if kind in _table()["known"].split() else [f"architecture {kind!r} is not known: read by its tensors"]
     layers, formats = _network(found, hidden, notes)
     base = whole["output.weight"].dtype if "output.weight" in whole else table.dtype
-    usual = nets.WeightFormats.uniform(Dtype.FP32)
-    stored = [
-        nets.WeightFormats(**{**_fields(usual), "embedding": table.dtype, "lm_head": base, **each}) for each in formats
-    ]
+    usual = replace(nets.WeightFormats.uniform(Dtype.FP32), embedding=table.dtype, lm_head=base)
+    stored = [replace(usual, **each) for each in formats]
     common = max(stored, key=stored.count)
     norm: nets.Norm = "layernorm" if "output_norm.bias" in whole else "rmsnorm"
     tokens = whole.get("per_layer_token_embd.weight")
@@ -166,10 +165,6 @@ def network(
         read_keys={key: str(value) for key, value in facts.items() if key.startswith(f"{kind}.")},
     )
     return model, notes, beside
-
-
-def _fields(formats: nets.WeightFormats) -> dict[str, Dtype | None]:
-    return {name: getattr(formats, name) for name in ("attention", "ffn", "experts", "shared_experts", "other")}
 
 
 def _layers(facts: _Facts, depth: int, blocks: int, tensors: Iterable[Stored]) -> tuple[list[_Layer], list[Stored]]:

@@ -263,18 +263,18 @@ def _line(rows: tuple[dict[str, float], ...]) -> dict[str, list[float]]:
         return line
     width = max(rows[-1]["time_s"] / _BINS, 1e-9)
     latest: dict[float, dict[str, float]] = {}
+
+    def record(time: float) -> None:
+        line["time"].append(round(time, 6))
+        line["queue"].append(sum(row["queue"] for row in latest.values()))
+        line["batch"].append(sum(row["batch"] for row in latest.values()))
+        line["kv"].append(round(sum(row["kv_use"] for row in latest.values()) / len(latest), 5))
+
     end = width
     for row in rows:
         while row["time_s"] > end and latest:
-            _record(line, end, latest)
+            record(end)
             end += width
         latest[row["replica"]] = row
-    _record(line, rows[-1]["time_s"], latest)
+    record(rows[-1]["time_s"])
     return line
-
-
-def _record(line: dict[str, list[float]], time: float, latest: dict[float, dict[str, float]]) -> None:
-    line["time"].append(round(time, 6))
-    line["queue"].append(sum(row["queue"] for row in latest.values()))
-    line["batch"].append(sum(row["batch"] for row in latest.values()))
-    line["kv"].append(round(sum(row["kv_use"] for row in latest.values()) / len(latest), 5))

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rooflinekit.model.graph.cells import Cell, composed, when
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.report.workbook.offers import Planned, WorkbookOffers
 from rooflinekit.report.workbook.sheet import Book, Lines, Sheet, at_least_one, every
-from rooflinekit.specs.files import read_yaml
+from rooflinekit.specs.files import table_of
 
 RENTED, OWNED = "rent", "own"
+TEXTS = table_of(__file__)
+"""Texts of the sheets Inputs and Notes."""
 
 
 @dataclass(frozen=True)
@@ -108,25 +109,19 @@ def _field(book: Book, sheet: Sheet, row: int, entry: _Field, source: str | None
 
 
 def _sections(offers: WorkbookOffers, planned: Planned) -> Iterator[tuple[str, list[_Field]]]:
-    texts, chosen = read_words(), zip(offers.lists, offers.start, strict=True)
-    told = texts["deployment"]
+    told, chosen = TEXTS["deployment"], zip(offers.lists, offers.start, strict=True)
     yield "Deployment", [_Field(name, value=_given(value), style="input", **told[name]) for name, value in chosen]
-    for title, section in texts["inputs"].items():
+    for title, section in TEXTS["inputs"].items():
         fields = []
         for name, words in section.items():
-            starts = words.pop("starts", name)
-            value = words.pop("value") if "value" in words else getattr(planned, starts)
-            fields.append(_Field(name, value=_given(value), **words))
+            value = words["value"] if "value" in words else getattr(planned, words.get("starts", name))
+            rest = {key: text for key, text in words.items() if key not in ("value", "starts")}
+            fields.append(_Field(name, value=_given(value), **rest))
         yield title, fields
 
 
 def _given(value: float | str | None) -> float | str | None:
     return float(value) if isinstance(value, (int, float)) else value
-
-
-def read_words() -> dict[str, Any]:
-    """Texts of the sheets Inputs and Notes."""
-    return read_yaml(Path(__file__).with_name("words.yaml"))
 
 
 def _lists(book: Book, offers: WorkbookOffers) -> dict[str, str]:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, reduce
-from pathlib import Path
 from typing import Any
 
 from xlsxwriter.format import Format
@@ -16,7 +15,7 @@ from xlsxwriter.worksheet import Worksheet
 
 from rooflinekit.load.curve import SHARES
 from rooflinekit.model.graph.cells import Cell, Given, composed, function, literal, when
-from rooflinekit.specs.files import read_yaml, table_of
+from rooflinekit.specs.files import table_of
 
 TABLES = table_of(__file__)
 """Sheets, and tables of what stands on them; sheet.yaml explains each."""
@@ -122,8 +121,7 @@ class Book:
     @classmethod
     def of(cls, file: Workbook) -> Book:
         """All sheets, still empty."""
-        styles = read_yaml(Path(__file__).with_name("styles.yaml"))
-        looks = {name: file.add_format({"font_name": "Calibri", **style}) for name, style in styles.items()}
+        looks = {name: file.add_format({"font_name": "Calibri", **style}) for name, style in TABLES["styles"].items()}
         return cls(file, looks, {name: Sheet(name, file.add_worksheet(name, PlainWorksheet), looks).laid_out(says)
                                  for name, says in TABLES["sheets"].items()})  # fmt: skip
 

@@ -15,7 +15,7 @@ from rooflinekit.report.workbook import views
 from rooflinekit.report.workbook.calculation import Calculation, PointResults, block_of, write_labels
 from rooflinekit.report.workbook.curves import Curve, write_curves, write_loads
 from rooflinekit.report.workbook.data import lists, price_of, write_constants, write_gpus, write_models, write_tables
-from rooflinekit.report.workbook.inputs import OWNED, RENTED, Inputs, read_words, write_inputs
+from rooflinekit.report.workbook.inputs import OWNED, RENTED, TEXTS, Inputs, write_inputs
 from rooflinekit.report.workbook.offers import Choices, Planned, WorkbookOffers, make_offers
 from rooflinekit.report.workbook.sheet import HEAD, TABLES, Book, Lines, Sheet, joined, known, shown, status_colours
 from rooflinekit.report.workbook.summary import NAME as SUMMARY
@@ -336,7 +336,7 @@ def write_notes(book: Book, offers: WorkbookOffers, asked: str, engine: str) -> 
 def _sections(offers: WorkbookOffers, asked: str, engine: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     yield "Made by", [("rooflinekit", __version__), ("engine", engine), ("inputs when made", asked)]
     yield "Calibrations", list(offers.calibrations.items())
-    yield "Assumptions", [("", text) for text in read_words()["assumptions"]]
+    yield "Assumptions", [("", text) for text in TEXTS["assumptions"]]
     if offers.notes:
         yield "Notes", [("", text) for text in offers.notes]
     refused = [(entry.key.replace("|", ", "), entry.reason) for entry in offers.entries if entry.traced is None]
