@@ -21,7 +21,7 @@ from rooflinekit.model.kernels.gemm import BatchedLinear
 from rooflinekit.model.kernels.moe import Experts
 from rooflinekit.model.kernels.operation import Step
 from rooflinekit.model.kernels.routing import Routing
-from rooflinekit.model.serving.flight import InFlight, _steps_of_prompts, _whole, any_of, rotation, slots
+from rooflinekit.model.serving.flight import InFlight, _steps_of_prompts, _whole, any_of, rotation, side_by_side, slots
 from rooflinekit.model.step import changed
 from rooflinekit.model.timing.calibrated import Regimes
 from rooflinekit.model.timing.forms import ExchangeTime
@@ -263,3 +263,8 @@ def test_an_end_of_a_mean_lies_between_those_of_the_steps_that_it_is_made_of():
     for place, end in enumerate(("low", "high")):
         ends = sorted(getattr(step, end) / step.expected for step in (found.decode, found.prompt))
         assert ends[0] <= _spans(found)["tpot"][place] <= ends[1]
+
+
+def test_the_fullest_of_eight_replicas_has_half_a_chunk_more_than_an_eighth():
+    """In turn they get whole chunks: of any number equally likely, the fullest has 7/16 more than the mean."""
+    assert side_by_side(1000.0, 8) == pytest.approx(1000.0 / (1000.0 / 8 + 7 / 16), rel=1e-9)
