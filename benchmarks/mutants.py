@@ -55,12 +55,13 @@ AREAS = {
         " test_engines.py test_estimate.py test_invariants.py walk"
     ),
     "rooflinekit/load": (
-        "load/test_seconds.py load/test_loop.py load serving test_traffic.py test_load_intervals.py test_request.py"
+        "test_worked_rows.py load/test_seconds.py load/test_loop.py load serving test_traffic.py test_load_intervals.py"
+        " test_request.py"
     ),
     "rooflinekit/decision": "test_fits.py",
     "rooflinekit/decision/economics": "economics planning/test_confidence.py serving/test_traces.py",
     "rooflinekit/decision/launching": "launching",
-    "rooflinekit/decision/planning": "planning economics",
+    "rooflinekit/decision/planning": "test_worked_rows.py planning economics",
     "rooflinekit/decision/sensitivity": "sensitivity",
     "rooflinekit/decision/sweeping": "sweeping",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import rooflinekit as rk
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
 from rooflinekit.model.types.errors import DtypeError, nearest
 from rooflinekit.model.types.units import format_bytes, format_count, format_rate, format_time, parse_quantity
@@ -139,3 +140,9 @@ def test_counts_and_rates():
 def test_the_nearest_names_are_known_names_best_first():
     assert nearest("H100_SXM", ["l4", "h100-pcie", "h100-sxm"])[0] == "h100-sxm"
     assert nearest("zzzz", ["l4", "h100-sxm"]) == []
+
+
+@pytest.mark.parametrize(("role", "told"), [("weights", "tf32"), ("activations", "4.5bpw")])
+def test_a_format_of_arithmetic_is_none_of_storage_nor_the_other_way_round(role: str, told: str) -> None:
+    with pytest.raises(rk.InputError, match=f"{role} cannot be {told}"):
+        rk.estimate("llama-3-8b", **{role: told})  # type: ignore[arg-type]

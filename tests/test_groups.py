@@ -56,6 +56,7 @@ class TestFeedForward:
         assert back.network_bytes == pytest.approx(64 * copies * 7168 * 2)
         assert there.nic_bytes == there.network_bytes  # 32 GPUs are no domain of 8
         assert dense.network_bytes == 64 * 7168 * 2.0  # a dense block is one place to go to
+        assert (there.shape.experts, dense.shape.experts) == (256, 1)
 
     def test_the_smaller_group_is_the_busier_end_of_the_link(self) -> None:
         """24 replicas of 8 sequences send 192 tokens; each of 8 accelerators gets 24 of them, once."""

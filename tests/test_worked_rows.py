@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import comb, expm1
+from math import comb, exp, expm1
 
 import pytest
 
 from rooflinekit.decision.planning.demand import read_demand
+from rooflinekit.decision.planning.fleet import _spans
 from rooflinekit.estimation.estimator import resolve
+from rooflinekit.load.answer import AskedLoad, play_load, scene_for
+from rooflinekit.load.lengths import Fixed
+from rooflinekit.load.scene import Scheduler, _with_prompts
+from rooflinekit.load.table import constant_table
 from rooflinekit.model.cache import _state_bytes
 from rooflinekit.model.kernels.attention import ChosenCore
 from rooflinekit.model.kernels.collective import SCALED, exchange_tiers
@@ -16,12 +21,12 @@ from rooflinekit.model.kernels.gemm import BatchedLinear
 from rooflinekit.model.kernels.moe import Experts
 from rooflinekit.model.kernels.operation import Step
 from rooflinekit.model.kernels.routing import Routing
-from rooflinekit.model.serving.flight import any_of
+from rooflinekit.model.serving.flight import InFlight, _steps_of_prompts, _whole, any_of, rotation, side_by_side, slots
 from rooflinekit.model.step import changed
 from rooflinekit.model.timing.calibrated import Regimes
 from rooflinekit.model.timing.forms import ExchangeTime
 from rooflinekit.model.types.batch import Batch
-from rooflinekit.model.types.deployment import Deployment
+from rooflinekit.model.types.deployment import Deployment, EngineSettings
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import LoadErrors, StepCosts
 from rooflinekit.model.types.hardware import System
@@ -211,3 +216,55 @@ def test_a_token_is_mixed_with_the_one_before_it_in_six_ways(plan_of):
     """RWKV-7: a weight for each element of each mixture, and three FLOP."""
     (kernel,) = (each for each in plan_of("rwkv7-1.5b").kernels(Batch.decode(1.0, 100.0)) if each.name == "token_shift")
     assert (kernel.flops, kernel.weight_bytes) == (18 * 2048, 6 * 2048 * 2)
+
+
+@pytest.mark.parametrize(("arriving", "ratio"), [(0.01, 3.0), (0.4, 2.0), (2.0, 0.5)])
+def test_steps_of_prompts_are_those_that_their_own_length_makes(arriving, ratio):
+    """x prompts a decode step are followed by n = (1 - exp(-x))·exp(r·x) steps of prompts, in which r·n·x more come."""
+    steps = -expm1(-arriving) * exp(ratio * arriving)
+    assert _steps_of_prompts(arriving * (1.0 + ratio * steps), ratio) == pytest.approx(steps, rel=1e-3)
+
+
+def test_prompts_that_are_not_cut_take_whole_steps():
+    """Of 10 tokens a step has room for two prompts of 4; a prompt of 25 in steps of 10 takes three, or 1.2 of 2.5."""
+    costs = replace(resolve("llama-3-8b", "h100-sxm", Deployment(), None).plan.costs, splits=False)
+    assert _whole(costs, 10.0, 4.0, 0.4, 0.9) == (0.5, 1.0)
+    assert _whole(costs, 10.0, 25.0, 2.5, 3.0) == (2.5, 3.0)
+    predictor = resolve("llama-3-8b", "h100-sxm", Deployment(engine="sglang"), None).predictor
+    load = InFlight(8.0, 2.5 * predictor.plan.token_budget, 100.0)
+    assert rotation(predictor, load, 1.0).fitting == pytest.approx(3 / 2.5)
+
+
+def test_one_request_that_fits_is_one_that_runs():
+    """A cache of 458,000 tokens holds one request of 300,000, and none of 500,000."""
+    predictor = resolve("llama-3-8b", "h100-sxm", Deployment(), None).predictor
+    assert [float(slots(predictor, isl, 1000.0)) for isl in (300_000.0, 500_000.0)] == [1.0, 0.0]
+
+
+def test_prompts_that_take_longer_take_so_much_each():
+    plain = constant_table(1.0).arrays[0]
+    assert len(plain.encoded) == 0
+    assert list(_with_prompts(plain, 0.5).encoded) == [0.5 * n for n in range(len(plain.sequences))]
+
+
+@pytest.mark.parametrize("told", ["on", "off"])
+def test_prompts_are_kept_where_that_is_told(told):
+    plan = Deployment(settings=EngineSettings(prefix_caching=told))
+    asked = AskedLoad(Fixed(100), Fixed(10), users=1)
+    scene = scene_for(resolve("llama-3-8b", "h100-sxm", plan, None).predictor, asked, Scheduler())
+    assert scene.limits.prefix_caching is (told == "on")
+
+
+def test_an_end_of_a_mean_lies_between_those_of_the_steps_that_it_is_made_of():
+    """Of TPOT, which steps of decodes and of prompts make up, without the front end."""
+    found = play_load(resolve("llama-3-8b", "h100-sxm", Deployment(), None).predictor, AskedLoad(
+        Fixed(4000), Fixed(50), rate=4.0, requests=60))  # fmt: skip
+    assert found.tokens.prompts > 0.2 * found.tpot
+    for place, end in enumerate(("low", "high")):
+        ends = sorted(getattr(step, end) / step.expected for step in (found.decode, found.prompt))
+        assert ends[0] <= _spans(found)["tpot"][place] <= ends[1]
+
+
+def test_the_fullest_of_eight_replicas_has_half_a_chunk_more_than_an_eighth():
+    """In turn they get whole chunks: of any number equally likely, the fullest has 7/16 more than the mean."""
+    assert side_by_side(1000.0, 8) == pytest.approx(1000.0 / (1000.0 / 8 + 7 / 16), rel=1e-9)

@@ -150,6 +150,14 @@ def _splits(model: str, **space: Any) -> list[tuple[int, ...]]:
     return [(each["tp"], each["pp"], each["dp"], each["ep"]) for each in found]
 
 
+def test_a_trace_of_lengths_alone_comes_at_the_rate_and_peak_that_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "lengths.csv"
+    path.write_text("isl,osl\n" + "100,10\n300,30\n" * 500)
+    demand = read_demand({"trace": path, "rate": 5.0, "cv": 2.0, "peak": 1.5})
+    assert demand.peak_load == pytest.approx(1.5 * 5.0, rel=0.2)
+    assert demand.isl.mean == 200.0
+
+
 def test_a_dense_model_is_split_by_tensors_alone() -> None:
     assert _splits("llama-3-8b") == [(1, 1, 1, 1), (2, 1, 1, 1), (4, 1, 1, 1), (8, 1, 1, 1)]
     assert _splits("llama-3-8b", tp=(2,), pp=(1, 2)) == [(2, 1, 1, 1), (2, 2, 1, 1)]

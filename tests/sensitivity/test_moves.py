@@ -240,3 +240,13 @@ class TestCommand:
         assert result.exit_code == 3
         with pytest.raises(rk.DoesNotFitError, match=r"would fit: --tp 2, or --weights fp8$"):
             rk.levers("llama-3-70b")
+
+
+def test_experts_on_two_a_prompt_that_is_all_cached_and_the_carbon_of_a_token():
+    found = rk.levers("gpt-oss-20b", isl=1000, tp=2, prefix=1.0, carbon=380, calibration="none")
+    moves = {each.move: each for each in found.moves}
+    assert moves["dp 2 ep 2"].changes == {"tp": 1, "dp": 2, "ep": 2}
+    assert moves["prefix cache 100 %"].changes == {
+        "cached": 999
+    }  # the last token is computed for the first of the answer
+    assert any(note.startswith("CO2: ") for note in found.warnings)
