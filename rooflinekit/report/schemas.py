@@ -129,7 +129,7 @@ _QuotedPrice: Any = _object(
 _Traffic = _object(
     "Traffic",
     **dict.fromkeys(("rate", "users"), _Size | None),
-    **dict.fromkeys(("isl_mean", "isl_cv", "osl_mean", "osl_cv", "arrival_cv", "peak", "peak_load"), _Size),
+    **dict.fromkeys(("isl_mean", "isl_cv", "osl_mean", "osl_cv", "arrival_cv", "cached", "peak", "peak_load"), _Size),
     trace=str | None,
     span_s=_Size | None,
 )
