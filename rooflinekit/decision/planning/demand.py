@@ -274,8 +274,9 @@ class Demand:
         text = self.isl.text if isinstance(self.isl, Longer) else self.isl
         return {
             "rate": self.rate, "users": self.users, "peak": self.peak, "peak_load": self.peak_load,
-            "isl_mean": text.mean, "isl_cv": cv(text), "cached": self.prompt_cached, "osl_mean": self.osl.mean, "osl_cv": cv(self.osl),
-            "arrival_cv": self.arrival_cv, "trace": None if self.trace is None else self.trace.name,
+            "isl_mean": text.mean, "isl_cv": cv(text), "osl_mean": self.osl.mean, "osl_cv": cv(self.osl),
+            "cached": self.prompt_cached, "arrival_cv": self.arrival_cv,
+            "trace": None if self.trace is None else self.trace.name,
             "span_s": self.span_s if math.isfinite(self.span_s) else None,
         }  # fmt: skip
 
