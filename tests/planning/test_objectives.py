@@ -168,3 +168,10 @@ def test_experts_are_also_split_whole_and_attention_replicated() -> None:
     assert {(8, 1, 1, 1), (8, 1, 1, 8), (4, 1, 2, 8), (1, 1, 8, 8)} <= set(found)
     assert all(tp * pp * dp <= 8 for tp, pp, dp, _ in found)
     assert len(found) == len(set(found))
+
+
+def test_cached_prompts_are_said_in_words_and_in_json() -> None:
+    demand = read_demand({"rate": 5.0, "isl": 1024, "cached": 512}, parse_objectives("p95 ttft<1s"))
+    assert str(demand) == "5 requests/s, 1,024 tokens in (512 cached), 256 out"
+    assert demand.to_dict()["cached"] == 512.0
+    assert "cached" not in str(read_demand({"rate": 5.0}, parse_objectives("p95 ttft<1s")))

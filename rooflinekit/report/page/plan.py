@@ -93,9 +93,10 @@ def plan_lead(plan: Mapping[str, Any]) -> str:
     traffic = plan["traffic"]
     asked = f"{traffic['rate']:,g} requests/s" if traffic.get("rate") else f"{traffic['users']:,g} users"
     peak = traffic.get("peak", 1)
+    cached = f" ({traffic['cached']:,.0f} cached)" if traffic.get("cached") else ""
     told = [
         f"{asked} in the mean{'' if peak == 1 else f', peak {peak:g} times that'}; {_length(traffic, 'isl')} tokens "
-        f"in, {_length(traffic, 'osl')} out; {', '.join(plan['slo'])}.",
+        f"in{cached}, {_length(traffic, 'osl')} out; {', '.join(plan['slo'])}.",
         f"{plan.get('tried', 0):,} deployments tried, {len(plan['candidates'])} can serve the traffic.",
     ]
     first, stop, rest = str(plan["answer"]).partition(". ")  # the sentence that is the answer, and those behind it
@@ -197,7 +198,7 @@ def _checks() -> TypeAdapter[Any]:
     """Type of a plan in JSON."""
     size, positive = Annotated[FiniteFloat, Field(ge=0)], Annotated[FiniteFloat, Field(gt=0)]
     count, natural = Annotated[int, Field(gt=0)], Annotated[int, Field(ge=0)]
-    spreads = dict.fromkeys(("isl_cv", "osl_cv", "arrival_cv"), NotRequired[size])
+    spreads = dict.fromkeys(("isl_cv", "osl_cv", "arrival_cv", "cached"), NotRequired[size])
     traffic = _object(rate=positive | None, users=positive | None, isl_mean=positive, osl_mean=positive,
                       peak=NotRequired[positive], **spreads)  # fmt: skip
     scenario = _object(gpu=str)
