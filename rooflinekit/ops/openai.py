@@ -25,6 +25,7 @@ from typing_extensions import override
 
 from rooflinekit.load.arrivals import Arrival
 from rooflinekit.model.types.errors import InputError, needing
+from rooflinekit.model.types.late import np
 from rooflinekit.ops.engine import PlayedEngine, RealClock, SetClock, Stream
 from rooflinekit.ops.log import log, log_sparingly
 from rooflinekit.version import __version__
@@ -187,8 +188,6 @@ class CompletionRequest:
         least = body.get("min_tokens") or 0
         if body.get("ignore_eos") is True:
             return most, True
-        import numpy as np  # noqa: PLC0415 - as elsewhere, where something is drawn
-
         own = engine.what.osl.sample(np.random.default_rng((engine.what.setup.seed, number)), 1)[0]
         own = max(own, least if isinstance(least, int) else 0, 1)
         return (most, True) if own >= most else (own, False)

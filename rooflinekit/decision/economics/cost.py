@@ -46,6 +46,7 @@ from rooflinekit.model.types.answer import DeploymentAnswer
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DoesNotFitError, WorkloadError
 from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.late import np
 from rooflinekit.model.types.numeric import Array, Numeric, maximum
 from rooflinekit.model.types.workload import Workload
 
@@ -94,16 +95,12 @@ def naive_decoding(predictor: Predictor, isl: int, osl: int) -> RecomputeCost:
 
 def _lengths(first: int, count: int) -> Array:
     """Lengths first … first + count − 1, or evenly spaced ones among them."""
-    import numpy as np  # noqa: PLC0415
-
     points = min(count, _LENGTHS)
     return np.round(first + (np.arange(points) + 0.5) * (count / points) - 0.5)
 
 
 def _work(plan: Plan, batch: Batch, count: int) -> tuple[float, float]:
     """FLOP and time [s] of `count` steps, of which the batch is a sample."""
-    import numpy as np  # noqa: PLC0415
-
     step = plan.time(batch)
     flops = sum((timed.kernel.count * timed.kernel.flops for timed in step.kernels), 0.0)
     return float(np.mean(flops)) * count, float(np.mean(step.expected)) * count
@@ -233,8 +230,6 @@ def _bytes(predictor: Predictor, length: Numeric) -> Numeric:
 
 def _crossings(ratio: Callable[[Numeric], Numeric], longest: float) -> tuple[float, ...]:
     """Lengths at which swap/recompute passes 1 and then differs from it by more than the steps of a staircase."""
-    import numpy as np  # noqa: PLC0415
-
     grid = np.unique(np.round(np.geomspace(1.0, max(longest, 2.0), _POINTS)))
     ratios = np.asarray(ratio(grid))
     decisive = np.flatnonzero(np.abs(np.log(ratios)) > np.log(_ALIKE))
@@ -270,8 +265,6 @@ class Dialogue:
         >>> sent.tolist(), before.tolist()
         ([110.0, 140.0, 170.0], [0.0, 130.0, 160.0])
         """
-        import numpy as np  # noqa: PLC0415 - turns are an array
-
         before = self.system + np.arange(self.turns, dtype=float) * (self.asked + self.answered)
         sent = before + self.asked
         if not self.shared:
@@ -308,8 +301,6 @@ def dialogue_time(predictor: Predictor, dialogue: Dialogue, running: float) -> D
     >>> bool(ten.cached[0] == ten.recomputed[0]), bool(ten.cached[9] < ten.recomputed[9])
     (True, True)
     """
-    import numpy as np  # noqa: PLC0415
-
     sent, before = dialogue.prompts()
     room = np.asarray(slots(predictor, sent, float(dialogue.answered)))
     if room.min() < 1.0:

@@ -34,6 +34,7 @@ from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.batch import positive, whole_number
 from rooflinekit.model.types.errors import InputError, SpecError, WorkloadError, nearest_of
 from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.late import np
 from rooflinekit.simulation.reuse import Reuse, conversations, reuse_of
 from rooflinekit.simulation.sessions import SessionLaw, SessionSource, parse_sessions, session_trace
 from rooflinekit.simulation.simulate import pcie_bandwidth
@@ -149,8 +150,6 @@ def busiest(trace: Trace, span: float, weights: Sequence[float] | None = None) -
     >>> burst.start, burst.requests, burst.rate
     (8.0, 3, 0.75)
     """
-    import numpy as np  # noqa: PLC0415 - only a trace pays for it
-
     time = np.asarray(trace.time, float)
     ends = np.searchsorted(time, time + span, "right")
     sums = np.concatenate([[0.0], np.cumsum(np.ones(len(time)) if weights is None else np.asarray(weights, float))])
@@ -554,8 +553,6 @@ class Mix(Demand):
 
 
 def _lengths(each: TrafficClass, seed: tuple[int, int]) -> Iterator[tuple[int, int]]:
-    import numpy as np  # noqa: PLC0415 - only where requests are drawn
-
     rng = np.random.default_rng(seed)
     while True:
         yield from zip(each.isl.sample(rng, _DRAWN), each.osl.sample(rng, _DRAWN), strict=True)
@@ -767,8 +764,6 @@ def profile_of(trace: Trace, span: float, speed: float = 1.0) -> Profile:
 
     Raises WorkloadError for a trace that is no longer than the window that its users would notice.
     """
-    import numpy as np  # noqa: PLC0415 - only a trace pays for it
-
     time = np.asarray(trace.time, float)
     if not span < time[-1]:
         raise WorkloadError(f"{trace.name} lasts {time[-1]:,.0f} s, one window of its objectives: it has no profile")

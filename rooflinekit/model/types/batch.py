@@ -15,6 +15,7 @@ from typing import Any
 from rooflinekit.model.graph.symbol import formula, named
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.model.types.frozen import dataclass, replace
+from rooflinekit.model.types.late import np
 from rooflinekit.model.types.numeric import Numeric, is_zero, largest, maximum, minimum, total
 
 MOST = 10**18
@@ -244,8 +245,6 @@ class Batch:
         """
         if len(lengths) == 0:
             raise WorkloadError("a ragged batch needs at least one length")
-        import numpy as np  # noqa: PLC0415 - ragged batches are arrays
-
         new = np.array([whole_number(length, "length") for length in lengths], dtype=float)
         cached = (
             np.zeros_like(new) if past is None else np.array([whole_number(p, "past", 0) for p in past], dtype=float)

@@ -10,6 +10,7 @@ from typing import Literal, cast
 from rooflinekit.model.graph.symbol import quantity
 from rooflinekit.model.types.frozen import dataclass, field, replace
 from rooflinekit.model.types.hardware import Accelerator, Provenance
+from rooflinekit.model.types.late import np
 
 Budget = Literal["total", "static", "free", "none"]
 """What the memory fraction is a share of: all memory (vLLM), what is free before the weights (SGLang), what is free
@@ -249,8 +250,6 @@ class OwnLoads:
             if not loads:
                 found[metric] = loads, [], []
                 continue
-            import numpy as np  # noqa: PLC0415 - only where loads were measured
-
             matrix = [[1.0 if i == j else self.alike(metric, a, b) for j, b in enumerate(loads)]
                       for i, a in enumerate(loads)]  # fmt: skip
             inverse = np.linalg.inv(matrix).tolist()

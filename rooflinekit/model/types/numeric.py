@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from rooflinekit.model.graph.symbol import UNKNOWN, Symbol
 from rooflinekit.model.graph.table import NodeTable, interpolated, located
+from rooflinekit.model.types.late import np
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 Array: TypeAlias = "NDArray[np.float64]"
@@ -55,8 +55,6 @@ def _elementwise(name: str, *given: object) -> Numeric:
     for value in given:
         if isinstance(value, Symbol):
             return cast("Numeric", value.pool.apply({"maximum": "max", "minimum": "min"}.get(name, name), *given))
-    import numpy as np  # noqa: PLC0415
-
     return cast("Array", getattr(np, name)(*given))
 
 

@@ -29,6 +29,7 @@ from rooflinekit.model.types.engine import OwnLoads
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.model.types.frozen import replace
 from rooflinekit.model.types.kernel import ExchangeShape
+from rooflinekit.model.types.late import np
 from rooflinekit.model.types.speculation import expected_tokens
 from rooflinekit.model.types.time import KernelTime
 from rooflinekit.model.types.workload import Workload
@@ -281,8 +282,6 @@ def load_data(asked: AskedLoad | None, played: int = 0) -> dict[str, Any]:
 
 def _gaps(asked: AskedLoad, count: int) -> dict[str, Any]:
     """Gaps of an open loop in units of `scale` over the rate; none where they are even."""
-    import numpy as np  # noqa: PLC0415 - pages on static batches do not wait for it
-
     cv, count = asked.burstiness, asked.requests or count
     drawn = np.random.default_rng((asked.seed, 0))
     if cv < _EVEN:
@@ -293,8 +292,6 @@ def _gaps(asked: AskedLoad, count: int) -> dict[str, Any]:
 
 def _law(law: Length, asked: AskedLoad, stream: int, count: int) -> dict[str, Any] | None:
     """Draws of a law of lengths; None where all are equal."""
-    import numpy as np  # noqa: PLC0415 - as above
-
     text = law.text if isinstance(law, Longer) else law
     if text.quantile(0.0) == text.quantile(1.0):
         return None
