@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from os import PathLike
 from pathlib import Path
@@ -399,7 +400,10 @@ def _steps(path: Path, given: Given, alone: bool) -> list[ComparedRun]:
         given.refuse_beside(path.name)
     name = steps[0].gpu
     gpu = given.facts.gpu or name
-    other = () if gpu == name else _of_another(name, gpu)
+    other: tuple[str, ...] = ()
+    with suppress(RooflinekitError):  # the driver's name may say nothing
+        own, asked = (load_accelerator(each).value.name for each in (name, gpu))
+        other = () if own == asked else (f"measured on {own} and predicted for {asked}",)
     return [
         ComparedRun(
             step.source, step.tool,
@@ -414,16 +418,6 @@ def _steps(path: Path, given: Given, alone: bool) -> list[ComparedRun]:
         )
         for step, each in zip(steps, compare_model([one.row for one in steps], gpu, given.calibration), strict=True)
     ]  # fmt: skip
-
-
-def _of_another(name: str, gpu: str) -> tuple[str, ...]:
-    """A note where the device of a file is not the accelerator that it is predicted for."""
-    try:
-        own = load_accelerator(name).value.name
-    except RooflinekitError:
-        return ()  # the driver's name says nothing
-    asked = load_accelerator(gpu).value.name
-    return () if own == asked else (f"measured on {own} and predicted for {asked}",)
 
 
 def _memory(log: StartUp, given: Given, beside: bool) -> list[ComparedRun]:

@@ -204,7 +204,8 @@ def _blocks(source: str, text: str, from_json: Parser) -> Iterator[MeasuredRun]:
 
 def _markdown(source: str, text: str, from_json: Parser) -> Iterator[MeasuredRun]:
     """Tables of Markdown: a run a row, or a run a column where the labels stand in the first one."""
-    device = _patterns_of_device(text)
+    hit = re.search(_tables()["device"], text)
+    device = next(filter(None, hit.groups()), None) if hit else None
     for table in _tables_of(text):
         head, *rows = table
         named = [quantity_of(cell) for cell in head]
@@ -241,11 +242,6 @@ def _tables_of(text: str) -> Iterator[list[list[str]]]:
             if len(table) > 1:
                 yield table
             table = []
-
-
-def _patterns_of_device(text: str) -> str | None:
-    hit = re.search(_tables()["device"], text)
-    return next(filter(None, hit.groups()), None) if hit else None
 
 
 def _llama_row(source: str, cells: Mapping[str, str], device: str | None) -> MeasuredRun:
