@@ -279,7 +279,7 @@ class Demand:
         return {
             "rate": self.rate, "users": self.users, "peak": self.peak, "peak_load": self.peak_load,
             "isl_mean": text.mean, "isl_cv": cv(text), "osl_mean": self.osl.mean, "osl_cv": cv(self.osl),
-            "cached": self.prompt_cached, "arrival_cv": self.arrival_cv,
+            "cached": self.cached, "arrival_cv": self.arrival_cv,
             "trace": None if self.trace is None else self.trace.name,
             "span_s": self.span_s if math.isfinite(self.span_s) else None,
         }  # fmt: skip
@@ -294,7 +294,7 @@ class Demand:
             load += f", {self.peak_load:,g} in the busiest hour"
         lengths = [_length(self.isl), _length(self.osl)]
         process = "" if self.closed or self.arrival_cv == 1.0 else f", gaps with cv {self.arrival_cv:.3g}"
-        cached = f" ({self.prompt_cached:,.0f} cached)" if self.prompt_cached else ""
+        cached = f" ({self.cached:,.0f} cached)" if self.cached else ""
         return f"{load}{process}, {lengths[0]} tokens in{cached}, {lengths[1]} out"
 
 
