@@ -232,7 +232,7 @@ def test_prompts_that_are_not_cut_take_whole_steps():
     assert _whole(costs, 10.0, 25.0, 2.5, 3.0) == (2.5, 3.0)
     predictor = resolve("llama-3-8b", "h100-sxm", Deployment(engine="sglang"), None).predictor
     load = InFlight(8.0, 2.5 * predictor.plan.token_budget, 100.0)
-    assert rotation(predictor, load, 1.0).fitting == pytest.approx(3 / 2.5)
+    assert rotation(predictor, load).fitting == pytest.approx(3 / 2.5)
 
 
 def test_one_request_that_fits_is_one_that_runs():
