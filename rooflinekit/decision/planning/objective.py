@@ -102,8 +102,10 @@ class Ends(NamedTuple):
 
     def with_tokens(self, tokens: Ends, share: float) -> Ends:
         """Those of a whole request, of which the first token, with these ends, takes a share."""
-        mixed = (tuple(share * a + (1.0 - share) * b for a, b in zip(*each, strict=True))
-                 for each in zip(self, tokens, strict=True))  # fmt: skip
+        mixed = (
+            tuple(share * a + (1.0 - share) * b for a, b in zip(*each, strict=True))
+            for each in zip(self, tokens, strict=True)
+        )
         return Ends(*mixed)
 
 

@@ -155,8 +155,10 @@ def _replays(option: Option, demand: Demand, seed: int, whole: bool) -> tuple[li
     short = demand.span_s >= trace.time[-1]
     windows = [] if short else demand.windows()
     runs = [run for window in windows for run in _replay(option, demand, seed, window.start, window.end)]
-    named = ", ".join(f"{bisect_left(trace.time, window.start) + 1:,} to {bisect_left(trace.time, window.end):,}"
-                      for window in windows)  # fmt: skip
+    named = ", ".join(
+        f"{bisect_left(trace.time, window.start) + 1:,} to {bisect_left(trace.time, window.end):,}"
+        for window in windows
+    )
     text = f"the busiest {demand.span_s:,.0f} s by requests and by tokens (requests {named})"
     if short or (whole and len(trace) <= _WHOLE):
         all_of_it = _replay(option, demand, seed, 0.0, math.inf)

@@ -357,8 +357,7 @@ def _sureness(question: PlanQuestion, base: Replica) -> float:
 def _known(question: PlanQuestion, base: Replica, found: Found) -> list[Option]:
     """Fleets of this kind that are known at least as well as this one can be."""
     least = _sureness(question, base)
-    return [each for each in found.options
-            if _kind(each.parts[0].replica) == _kind(base) and each.deviations >= least]  # fmt: skip
+    return [each for each in found.options if _kind(each.parts[0].replica) == _kind(base) and each.deviations >= least]
 
 
 def _beaten(question: PlanQuestion, base: Replica, found: Found) -> bool:
