@@ -15,6 +15,7 @@ from rooflinekit.load.lengths import Fixed
 from rooflinekit.load.scene import Scheduler, _with_prompts
 from rooflinekit.load.table import constant_table
 from rooflinekit.model.cache import _state_bytes
+from rooflinekit.model.footprint import _step_buffer
 from rooflinekit.model.kernels.attention import ChosenCore
 from rooflinekit.model.kernels.collective import SCALED, exchange_tiers
 from rooflinekit.model.kernels.gemm import BatchedLinear
@@ -268,3 +269,11 @@ def test_an_end_of_a_mean_lies_between_those_of_the_steps_that_it_is_made_of():
 def test_the_fullest_of_eight_replicas_has_half_a_chunk_more_than_an_eighth():
     """In turn they get whole chunks: of any number equally likely, the fullest has 7/16 more than the mean."""
     assert side_by_side(1000.0, 8) == pytest.approx(1000.0 / (1000.0 / 8 + 7 / 16), rel=1e-9)
+
+
+def test_attention_scores_of_llama_cpp_are_the_widest_part_of_a_step():
+    """Without flash attention, a token has 8,192 scores of each of 32 heads, a mask in fp32 and in fp16, and thrice
+    its 4,096 elements, each in four bytes; on one accelerator no more."""
+    plan = resolve("llama-3-8b", "h100-sxm", Deployment(engine="llama.cpp@b4000"), None).plan
+    assert plan.engine.memory.kept_scores
+    assert _step_buffer(plan, 512.0, 128_256) == 4 * 512 * (8192 * 33.5 + 3 * 4096)

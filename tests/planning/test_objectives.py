@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rooflinekit.decision.economics.price import HourlyPrice
+from rooflinekit.decision.planning.capacity import Capacity
+from rooflinekit.decision.planning.cost import Tariff
 from rooflinekit.decision.planning.demand import beside, read_demand
 from rooflinekit.decision.planning.objective import METRICS, Felt, Objective, parse_objectives
 from rooflinekit.decision.planning.search import Space, splits
@@ -156,6 +160,23 @@ def test_a_trace_of_lengths_alone_comes_at_the_rate_and_peak_that_are_told(tmp_p
     demand = read_demand({"trace": path, "rate": 5.0, "cv": 2.0, "peak": 1.5})
     assert demand.peak_load == pytest.approx(1.5 * 5.0, rel=0.2)
     assert demand.isl.mean == 200.0
+
+
+def test_an_hour_is_sized_for_its_own_rate_and_not_for_the_peak() -> None:
+    question = SimpleNamespace(demand=read_demand({"rate": 50, "peak": 1.5}))
+    assert Capacity(question, None).demand(30.0).peak_load == 30.0  # type: ignore[arg-type]
+
+
+def test_the_cheapest_is_first_unless_the_fewest_accelerators_are_asked_for() -> None:
+    """Eight at 2 $ an hour against four at 5 $."""
+    prices = {name: HourlyPrice(usd, "given") for name, usd in (("old", 2.0), ("new", 5.0))}
+    old, new = (
+        SimpleNamespace(gpus=n, parts=[SimpleNamespace(gpus=n, replica=SimpleNamespace(gpu=gpu, kept=None))])
+        for gpu, n in (("old", 8), ("new", 4))
+    )
+    usual, fewest = Tariff(prices), Tariff(prices, by_gpus=True)
+    assert [usual.rank(each) for each in (old, new)] == [(16.0, 8), (20.0, 4)]  # type: ignore[arg-type]
+    assert [fewest.rank(each) for each in (old, new)] == [(8, 16.0), (4, 20.0)]  # type: ignore[arg-type]
 
 
 def test_a_dense_model_is_split_by_tensors_alone() -> None:

@@ -204,6 +204,7 @@ class TestHours:
         assert over is not None
         assert sum(each.gpu_hours for each in over.paid) > over.gpu_hours
         assert over.usd is not None and over.usd < 1.0
+        assert all(each.usd_per_hour == pytest.approx(3e-5 * each.gpus) for each in over.intervals)
         assert "Paid as 100 % spot" in over.answer
         assert replace(over, usd=1.0, paid_usd=0.993).saved_usd == pytest.approx(0.007)
         assert replace(over, usd=1.0, paid_usd=0.996).saved_usd == 0.0  # less than half a cent
