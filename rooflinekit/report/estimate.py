@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rooflinekit.decision.sensitivity.moves import ADVISED, Advice, advice, signed_share
+from rooflinekit.decision.sensitivity.moves import ADVISED, NONE_SUSTAINS, Advice, advice, signed_share
 from rooflinekit.estimation.estimator import question_of
 from rooflinekit.estimation.notes import fitting
 from rooflinekit.estimation.results import (
@@ -297,7 +297,10 @@ def _next(estimate: Estimate) -> list[Block]:
         for option, each in best.items()
     ]  # fmt: skip
     head = ["next", "TPOT", "cost", "TTFT", ""]
-    nothing = [] if rows else [Facts(("next", "no change that was tried gains more than it costs"))]
+    why = "no change that was tried gains more than it costs"
+    if estimate.load is not None and not estimate.load.stable:
+        why = f"{NONE_SUSTAINS}; `rooflinekit plan` sizes a fleet"
+    nothing = [] if rows else [Facts(("next", why))]
     return [CellTable(head, rows[:_ADVISED], left=(0, 4)), *nothing, Words(_MORE, indent="")]
 
 
