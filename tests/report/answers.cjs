@@ -8,7 +8,7 @@ const told = (load) => load && { ...load, log: null, sorted: sorted(load), strip
 const seen = (view) => ({ ...view, doubts: data.doubts ? page.doubtsOf(view) : null, load: told(view.load), prefill: view.prefill, decode: view.decode, causes: page.causes(view.decode), causesFirst: page.causes(view.prefill) });
 function advised(at) {
   const view = page.viewOf(page.planOf(at), at), found = page.adviceOf(view);
-  return { said: page.saidBest(found, view.gpus), batch: found.batch ?? 0, repeated: Boolean(view.load?.repeated), moves: found.moves.map(({ metric, title, change }) => [metric, title, change]) };
+  return { said: page.saidBest(found, view.gpus, (view.load?.stable ?? 1) <= 0), batch: found.batch ?? 0, repeated: Boolean(view.load?.repeated), moves: found.moves.map(({ metric, title, change }) => [metric, title, change]) };
 }
 process.stdout.write(JSON.stringify({
   calls: calls.map(([place, inputs]) => plain(page.FUNCTIONS[place](...inputs))),

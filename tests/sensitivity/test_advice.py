@@ -109,6 +109,15 @@ class TestBest:
     def test_nothing_to_advise_is_said(self) -> None:
         assert said_best(()) == "No move tried here gains more than it costs."
 
+    def test_an_overload_that_no_move_ends_is_called_so(self) -> None:
+        asked: dict[str, Any] = {"gpu": "l40s", "rate": 40.0, "requests": 100}
+        here, there = rk.estimate("llama-3-8b", **asked), rk.levers("llama-3-8b", **asked, gpus=[])
+        assert not advice(here)
+        assert not there.advice
+        for said in (" ".join(plain_text(document(here)).split()), there.sentence):
+            assert "sustains the load" in said
+            assert "gains more than it costs" not in said
+
 
 class TestOneSource:
     def test_levers_and_the_first_screen_name_the_same_moves(self) -> None:

@@ -154,7 +154,7 @@ class TestBalance:
         window = balance(predictor("mistral-7b", "h100-sxm", "none"), Workload(1.0, 100.0, 20.0))
         assert found.crossing_context is not None
         assert window.crossing_context is None  # 4096 tokens of window hold 0.5 GB, the weights are 14 GB
-        words = in_words(window, [Elasticity("flops", 0.0, -1.0, 1.0, -1.0)], ())
+        words = in_words(window, [Elasticity("flops", 0.0, -1.0, 1.0, -1.0)], "")
         assert "Cache and weights are equal at batch 977 (at this context). Beyond" in words
 
     def test_prefill_like_batches_are_arithmetic(self) -> None:

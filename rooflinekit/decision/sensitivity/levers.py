@@ -419,16 +419,16 @@ def _crossing(reads: Callable[[float], tuple[float, float, float]]) -> float | N
 
 
 def in_words(
-    found: Balance, slopes: Sequence[Elasticity], advised: Sequence[Advice], shared: bool = False,
+    found: Balance, slopes: Sequence[Elasticity], best_moves: str, shared: bool = False,
     longest: int | None = None,
 ) -> str:  # fmt: skip
-    """Say which moves are best, what a decode step reads, and what TPOT follows most.
+    """Say which moves are best (`best_moves`), what a decode step reads, and what TPOT follows most.
 
     shared: steps hold prompts too, as under load; longest: context that the model admits.
 
     >>> b = Balance(8.0, 100.0, 90.0, 9.0, 1.0, 80.0, 1000.0, {"memory": 0.9, "compute": 0.1})
-    >>> in_words(b, [Elasticity("bandwidth", -0.1, -0.8, 0.7, -0.7)], ())[:61]
-    'No move tried here gains more than it costs. Weights are 90 %'
+    >>> in_words(b, [Elasticity("bandwidth", -0.1, -0.8, 0.7, -0.7)], "No move.")[:25]
+    'No move. Weights are 90 %'
     """
     reads = (
         f"Weights are {found.weight_share * 100:.0f} % of the bytes of a decode step, keys and values "
@@ -444,7 +444,7 @@ def in_words(
     most = max((entry for entry in slopes if entry.parameter in RESOURCES), key=lambda entry: abs(entry.tpot))
     whose = "TPOT, with the prompts in its steps," if shared else "TPOT"
     last = f"{whose} follows {_NAMED[most.parameter]} most: 1 % more makes it {abs(most.tpot):.2f} % "
-    return " ".join([said_best(advised), reads, crossings, last + ("less." if most.tpot < 0 else "more.")])
+    return " ".join([best_moves, reads, crossings, last + ("less." if most.tpot < 0 else "more.")])
 
 
 def _backend(setting: Setting, backend: Backend) -> Tried:
@@ -636,7 +636,7 @@ def levers(
         answer=answer,
         elasticities=slopes,
         balance=read,
-        sentence=in_words(read, slopes, advised, load is not None, plan.model.max_context),
+        sentence=in_words(read, slopes, said_best(advised, answer.stable), load is not None, plan.model.max_context),
         advice=advised,
         moves=tuple(sorted(tried, key=lambda each: rank(each, by, made["evidence"]))),
         warnings=(*overload(answer), *warnings, *notes),

@@ -486,6 +486,7 @@ Of a static batch, all of whose prompts come at once, TTFT is none.
 
 LEAST = 0.02
 """Relative: a smaller gain is no advice."""
+NONE_SUSTAINS = "no change that was tried, on evidence as good as now, sustains the load"
 SHOWN, PLAYED = 3, 2
 """Moves of a metric, and moves that are played of a load."""
 
@@ -562,13 +563,13 @@ def signed_share(change: float) -> str:
     return f"{'+' if change > -5e-3 else '−'}{abs(100.0 * change):.0f} %"
 
 
-def said_best(advised: Sequence[Advice]) -> str:
-    """The best move of each metric, as sentences."""
+def said_best(advised: Sequence[Advice], stable: bool = True) -> str:
+    """The best move of each metric, as sentences; stable: whether the load is sustained now."""
     first: dict[str, Advice] = {}
     for each in advised:
         first.setdefault(each.metric, each)
     if not first:
-        return "No move tried here gains more than it costs."
+        return "No move tried here gains more than it costs." if stable else f"Overload: {NONE_SUSTAINS}."
     return " ".join(
         f"Best for {NAMES[metric]}: {each.move}, {signed_share(each.change)}"
         + (f" ({'; '.join(each.price)})." if each.price else ".")

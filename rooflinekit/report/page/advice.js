@@ -33,9 +33,9 @@ function pricesOf({ metric, ratio, caveat, view }, gpus) {  // metrics that beco
   const more = view.gpus === gpus ? [] : [`${view.gpus} ${counted("GPU", view.gpus)} in place of ${gpus}`];
   return [...worse, ...more, ...(caveat.startsWith("none") ? [] : [caveat])];
 }
-function saidBest({ moves, batch }, gpus) {
+function saidBest({ moves, batch }, gpus, overload = false) {
   const first = ADVISED.map((metric) => moves.find((each) => each.metric === metric)).filter((each) => each).sort((a, b) => moves.indexOf(a) - moves.indexOf(b));
-  if (!first.length) return "No move tried here gains more than it costs.";
+  if (!first.length) return overload ? "Overload: no change that was tried, on evidence as good as now, sustains the load." : "No move tried here gains more than it costs.";
   const said = first.map((each) => { const prices = pricesOf(each, gpus); return `Best for ${ADVICE.names[each.metric]}: ${each.title}, ${signedShare(each.change)}${prices.length ? ` (${prices.join("; ")})` : ""}.`; });
   return `${said.join(" ")}${batch ? ` These are of a static batch of ${batch}.` : ""}`;
 }

@@ -36,5 +36,5 @@ function showAdvice(view, found) {
     chip.addEventListener("click", () => { change(each.parts); byId("pin").focus({ preventScroll: true }); });
     return chip;
   }));
-  byId("best").textContent = view.memory.fits ? tied(saidBest(found, view.gpus)) : "";
+  byId("best").textContent = view.memory.fits ? tied(saidBest(found, view.gpus, (view.load?.stable ?? 1) <= 0)) : "";
 }
