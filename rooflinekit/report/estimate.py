@@ -8,12 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-<<<<<<< HEAD
-from rooflinekit.decision.sensitivity.moves import ADVISED, Advice, advice, signed_share
-from rooflinekit.estimation import results
-=======
 from rooflinekit.decision.sensitivity.moves import ADVISED, NONE_SUSTAINS, Advice, advice, signed_share
->>>>>>> buyer
+from rooflinekit.estimation import results
 from rooflinekit.estimation.estimator import question_of
 from rooflinekit.estimation.notes import fitting
 from rooflinekit.model.types.units import format_bytes, format_count, format_time, percent
@@ -276,16 +272,11 @@ def _next(estimate: results.Estimate) -> list[blocks.Block]:
         for option, each in best.items()
     ]  # fmt: skip
     head = ["next", "TPOT", "cost", "TTFT", ""]
-<<<<<<< HEAD
-    nothing = [] if rows else [blocks.Facts(("next", "no change that was tried gains more than it costs"))]
-    return [blocks.CellTable(head, rows[:_ADVISED], left=(0, 4)), *nothing, blocks.Words(_MORE, indent="")]
-=======
     why = "no change that was tried gains more than it costs"
     if estimate.load is not None and not estimate.load.stable:
         why = f"{NONE_SUSTAINS}; `rooflinekit plan` sizes a fleet"
-    nothing = [] if rows else [Facts(("next", why))]
-    return [CellTable(head, rows[:_ADVISED], left=(0, 4)), *nothing, Words(_MORE, indent="")]
->>>>>>> buyer
+    nothing = [] if rows else [blocks.Facts(("next", why))]
+    return [blocks.CellTable(head, rows[:_ADVISED], left=(0, 4)), *nothing, blocks.Words(_MORE, indent="")]
 
 
 def _drafted(drafted: results.SpeculationResult) -> str:
