@@ -168,6 +168,8 @@ def on_front(losses: NDArray[np.float64]) -> NDArray[np.bool_]:
         return result
     points, back = np.unique(losses[known], axis=0, return_inverse=True)  # sorted by rows; equal rows become one
     standing, alive = np.zeros(len(points), bool), np.arange(len(points))
+    if points.shape[1] == 2:  # the second has to be less than it ever was before
+        standing, alive = np.append(True, points[1:, 1] < np.minimum.accumulate(points[:-1, 1])), alive[:0]
     while len(alive):  # the first that is left is on the front, and removes what it beats: all differ
         first, alive = alive[0], alive[1:]
         standing[first] = True
