@@ -50,6 +50,7 @@ AREAS = {
     ),
     "rooflinekit/model": (
         "test_worked_rows.py test_predictions.py test_identities.py test_roofline.py test_timing.py test_memory.py"
+        " specs/test_published.py"
         " test_dtype_units.py test_batch.py test_parallel.py test_routing.py test_kv_policy.py test_energy.py"
         " test_power.py test_lora.py test_images.py test_groups.py test_speculation.py test_execution.py"
         " test_engines.py test_estimate.py test_invariants.py walk"

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflinekit.decision.economics.price import HourlyPrice
+from rooflinekit.decision.planning.autoscale import TARGETS
 from rooflinekit.decision.planning.capacity import Capacity
 from rooflinekit.decision.planning.cost import Tariff
 from rooflinekit.decision.planning.demand import beside, read_demand
@@ -165,6 +166,11 @@ def test_a_trace_of_lengths_alone_comes_at_the_rate_and_peak_that_are_told(tmp_p
 def test_an_hour_is_sized_for_its_own_rate_and_not_for_the_peak() -> None:
     question = SimpleNamespace(demand=read_demand({"rate": 50, "peak": 1.5}))
     assert Capacity(question, None).demand(30.0).peak_load == 30.0  # type: ignore[arg-type]
+
+
+def test_the_shares_of_what_a_replica_bears_that_are_tried_rise_from_half_to_all() -> None:
+    assert TARGETS[0] == 0.5 and TARGETS[-1] == 1.0
+    assert list(TARGETS) == sorted(set(TARGETS))
 
 
 def test_the_cheapest_is_first_unless_the_fewest_accelerators_are_asked_for() -> None:

@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflinekit.decision.sensitivity.levers import RESOURCES, Elasticity, balance, elasticities, in_words, scaled
+from rooflinekit.decision.sensitivity.levers import (
+    RESOURCES,
+    Elasticity,
+    balance,
+    elasticities,
+    in_words,
+    levers,
+    scaled,
+)
 from rooflinekit.decision.sensitivity.moves import MoveQuestion
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.load.answer import AskedLoad
@@ -161,3 +169,10 @@ class TestBalance:
         found = balance(predictor("llama-3-8b", "h100-sxm", "none"), Workload(4000.0, 8.0, 2.0))
         assert max(found.causes, key=found.causes.__getitem__) == "compute"
         assert math.isclose(sum(found.causes.values()), 1.0)
+
+
+def test_the_shortest_context_is_compared_with_the_next():
+    """A token that sees one key against one that sees two: time cannot fall, and hardly grows beside the weights."""
+    found = levers("llama-3-8b", context=1, calibration="none")
+    (each,) = (each for each in found.elasticities if each.parameter == "context")
+    assert 0.0 <= each.tpot < 1e-3
