@@ -12,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflinekit.decision.economics.price import HourlyPrice
-from rooflinekit.decision.planning.autoscale import TARGETS
-from rooflinekit.decision.planning.capacity import Capacity
 from rooflinekit.decision.planning.cost import Tariff
 from rooflinekit.decision.planning.demand import beside, read_demand
 from rooflinekit.decision.planning.objective import METRICS, Felt, Objective, parse_objectives
+from rooflinekit.decision.planning.over_time import TARGETS, Capacity
 from rooflinekit.decision.planning.search import Space, splits
 from rooflinekit.estimation.options import read
 from rooflinekit.estimation.scenario import Traffic
