@@ -416,7 +416,11 @@ def write(folder: Path, report: dict[str, Any]) -> None:
         for (since, released, what, gpu), costs in zip(ranges, found, strict=True):
             text += f'  - since: "{since}"{f"  # {what}" if what else ""}\n'
             text += f"    measured_on: {_MEASURED_ON[engine]}\n" if engine in _MEASURED_ON else ""
-            text += (f"    accelerator: {gpu}\n" if gpu else "") + f'    released: "{released}"\n    costs:\n'
+            text += f"    accelerator: {gpu}\n" if gpu else ""
+            kind = "experts" if engine == "sglang" else "dense"  # models of the rows
+            text += (
+                f"    measured: {kind}\n" if gpu or engine in _MEASURED_ON else ""
+            ) + f'    released: "{released}"\n    costs:\n'
             text += "".join(_yaml_costs(label(engine, since, gpu), costs))
         (folder / f"{engine}.yaml").write_text(text, encoding="utf-8")
 

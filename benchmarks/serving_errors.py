@@ -81,7 +81,9 @@ def _ours(group: ServedGroup, unseen: dict[str, dict[str, dict[str, np.ndarray]]
     table = group.table.assign(shipped=shipped.value, engine_range=fit_engines.engine_range(group))
     table["calibration"] = group.resolved.plan.calibration.name
     table["experts"] = "MoE" if any(isinstance(layer.ffn, MixtureOfExperts) for layer in layers) else "dense"
-    table["stands_in"] = bool(group.resolved.plan.calibration.widening)
+    stands_in = group.resolved.plan.stands_in
+    table["stands_in"] = [stands_in("tpot" if metric == "tpot_ms" else "ttft") for metric in group.table["metric"]]
+    table["whole"] = group.resolved.plan.measured_whole
     table["faulty"] = group.client.faulty(*(group.column(name) for name in ("isl", "osl", "concurrency")))
     table["reason"], table["engine"] = shipped.reason, group.resolved.plan.deployment.engine
     for way, key in _FOLDS.items():

@@ -208,6 +208,8 @@ def resolve(
     loaded_model, loaded_gpu = load_model(model), load_accelerator(gpu)
     chosen, stands_in = _calibration(loaded_gpu.value, deployment.engine, calibration)
     engine = load_engine(deployment.engine, deployment.engine_version, loaded_gpu.value.name)
+    if choice is not None and engine.serial_states:  # with a draft prompts are not cached, and steps overlap
+        engine = replace(engine, serial_states=False)
     system = None if deployment.system is None else load_system(deployment.system, loaded_gpu.value)
     predictor, notes = _lay_out(
         loaded_model.value, loaded_gpu.value, _same(deployment), chosen, engine, system.value if system else None

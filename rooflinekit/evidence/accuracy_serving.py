@@ -564,16 +564,20 @@ def _play(group: ServedGroup, load: _Load) -> LoadPlay | None:
     else:
         told = max(round(load.requests or client.requests * users), users)
         asked = replace(asked, users=users, rate=None, requests=users if queue else told)
-    if client.mean_length == 1.0 and load.requests:
-        asked = _with_told_means(asked)
     try:
         tokens = kv_capacity_tokens(predictor, load.isl + osl, most * deployment.dp)
         prompts = round(load.seed_reuse or client.seed_reuse)
         if prompts and asked.users:
             warmup = client.warmup * users if load.warmup is None else round(load.warmup)
             asked = replace(asked, prompts=prompts, warmup=warmup)
-        if load.cached_requests and deployment.settings.prefix_caching != "off":
-            asked = _after_earlier(asked, round(load.cached_requests))
+        if client.mean_length == 1.0 and load.requests and load.isl_cv is None is load.osl_cv:
+            asked = _with_told_means(asked)
+        if (
+            load.cached_requests
+            and load.cached_requests * load.isl <= tokens
+            and deployment.settings.prefix_caching != "off"
+        ):
+            asked = _after_earlier(asked, round(load.cached_requests or 0))
         scheduler = Scheduler(
             max_num_seqs=max(most // lanes, 1), kv_tokens=tokens // lanes, replicas=group.replicas * lanes,
             **_drafting(predictor, asked),

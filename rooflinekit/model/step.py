@@ -480,15 +480,25 @@ class Plan:
         """Engine's costs beside kernels: nothing to the bound; how it works (graphs, mixed steps) stays."""
         return self.engine.costs if self.calibration else self.engine.costs.free
 
+    @cached_property
+    def measured_whole(self) -> bool:
+        """True if whole decode steps of such a model were measured here: `costs.interval` is all of their doubt."""
+        experts = any(isinstance(layer.ffn, MixtureOfExperts) for layer in self.model.layer_counts)
+        latent = any(isinstance(layer.mixer, LatentAttention) for layer in self.model.layer_counts)
+        wide = all(self.precision.weights_of(kind).is_wide for kind in self.model.matrices)
+        return experts if self.costs.whole == "experts" else bool(self.costs.whole) and wide and not (experts or latent)
+
     def stands_in(self, metric: str) -> bool:
         """True if kernels of others stand in for `ttft` or `tpot`, and no whole steps that decode were measured."""
         kernels = self.calibration is not None and bool(self.calibration.widening)
-        return kernels and not (self.costs.whole and metric == "tpot")
+        return kernels and not (self.measured_whole and metric == "tpot")
 
     @property
     def load_errors(self) -> LoadErrors:
         """Errors of times under load; fitted on GPUs, elsewhere those of the steps."""
         fitted = self.calibration is not None and not self.system.accelerator.is_cpu
+        if fitted and self.measured_whole:  # a load is not surer than its steps
+            return replace(self.engine.loaded, tpot=(1.0, *self.engine.loaded.tpot[1:]))
         return self.engine.loaded if fitted else LoadErrors()
 
     @cached_property
@@ -546,7 +556,7 @@ class Plan:
         timed = (time_kernel(kernel, self.system, self.calibration) for kernel in self.kernels(batch, grows))
         accelerator = self.system.accelerator
         found = (each if costs is None else changed(each, costs) for each in timed)
-        if costs is not None and costs.whole and batch.prefilling is None:
+        if costs is not None and self.measured_whole and batch.prefilling is None:
             found = (replace(each, low=each.expected, high=each.expected) for each in found)
         if self.calibration is None:
             return [each.labelled() for each in found]

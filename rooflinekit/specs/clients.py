@@ -101,7 +101,7 @@ class ServerFlags:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Rows of a server with a fault, which no fit of errors or costs takes; `reason` says how one sees it."""
+    """Rows of a server with a fault, which the fit of errors under load leaves out; `reason` says how one sees it."""
 
     when: Conditions
     reason: str
@@ -127,7 +127,7 @@ class Client:
     evenly; requests: that each user sends, all users at once at first; warmup: that each sends before those that are
     measured; seed_reuse: different prompts, sent again and again (0: no two are equal); when: the deployments that it
     drove, where a source has several clients; repeats: prompts that its runs have in common;
-    faults: rows that no fit takes.
+    faults: rows that no fit of errors takes.
     """
 
     source_key: str

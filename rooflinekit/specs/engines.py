@@ -139,7 +139,8 @@ def _engine(path: Path, _: Path, name: str, version: str | None, accelerator: st
     if steps is None:
         return engine
     costs, origins = read_facts(steps.section("costs"), StepCosts)
-    costs = replace(costs, whole=_measured_on(steps) == accelerator != "")
+    whole = steps.text("measured") if _measured_on(steps) == accelerator != "" else ""
+    costs = replace(costs, whole=whole)
     loaded, factors = read_facts(steps.section("loaded"), LoadErrors, "loaded.")
     loaded = replace(loaded, version=version_variances(name, version), own=own_loads(name))
     words = {key: steps.section("tested").text(key) for key in ("static", "load")} if steps.has("tested") else {}
@@ -200,7 +201,7 @@ def _read_ranges(path: Path) -> list[FileSection]:
     root.expect(("steps",), ("sources",))
     ranges = root.entries("steps")
     for part in ranges:
-        part.expect((), ("since", "accelerator", "measured_on", "released", "costs", "loaded", "tested"))
+        part.expect((), ("since", "accelerator", "measured_on", "measured", "released", "costs", "loaded", "tested"))
     return ranges
 
 

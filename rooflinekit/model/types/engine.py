@@ -164,7 +164,7 @@ class StepCosts:
     vectors: bool = False  #: few rows are multiplied by a matrix without tensor cores
     beyond_one: bool = False  #: a decode step takes `step` and `sequence` for others than the first sequence
     interval: float = 1.0  #: 90 % of the measured step times lie within this factor, either way
-    whole: bool = False  #: they are of steps of this accelerator that decode: their kernels add no doubt of their own
+    whole: str = ""  #: models ("dense" in 16 bit, "experts") whose decode steps were measured whole on this accelerator
     spread: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property
