@@ -213,3 +213,8 @@ def test_a_load_is_not_surer_than_its_steps():
     found = rk.estimate("minimax-m2", "mi300x", engine="sglang@0.5.7", tp=4, concurrency=16, isl=500, osl=500)
     low, high = found.interval["tpot_ms"]
     assert high / low > 1.86**2 * 0.98
+
+
+@pytest.mark.parametrize(("engine", "widened"), [("vllm@0.6.1", "intervals of prompts"), ("vllm", "used, intervals")])
+def test_the_note_on_stand_ins_says_which_intervals_they_widen(engine, widened):
+    assert f"{widened} widened" in " ".join(rk.estimate("llama-3-8b", "mi300x", engine=engine, batch=8).warnings)

@@ -94,7 +94,7 @@ def version_notes(plan: Plan) -> Iterator[str]:
     if near is not None and near.releases and plan.calibration is not None:
         yield (
             f"loads of {deployment.engine} {deployment.engine_version} were not measured; the nearest version is "
-            f"{near.version}, and the intervals grow with the {near.releases:.0f} releases between"
+            f"{near.version}, and the intervals grow with each release between ({near.releases:.0f})"
         )
 
 

@@ -128,7 +128,8 @@ def _borrowed(plan: Plan, calibration: Calibration, kernels: Sequence[Kernel]) -
             found.setdefault(rows.partition(" rows of ")[2] or rows, {})[kernel.family] = None
     if found:
         told = ", ".join(f"{' and '.join(families)} of {where}" for where, families in found.items())
-        yield f"no measurements of some kernels on {own}: {told} are used, intervals widened"
+        wider = "intervals of prompts" if plan.measured_whole else "intervals"  # whole decode steps were measured
+        yield f"no measurements of some kernels on {own}: {told} are used, {wider} widened"
 
 
 def _arithmetic(kernel: Kernel) -> str:

@@ -577,7 +577,7 @@ def _play(group: ServedGroup, load: _Load) -> LoadPlay | None:
             and load.cached_requests * load.isl <= tokens
             and deployment.settings.prefix_caching != "off"
         ):
-            asked = _after_earlier(asked, round(load.cached_requests or 0))
+            asked = _after_earlier(asked, round(load.cached_requests))
         scheduler = Scheduler(
             max_num_seqs=max(most // lanes, 1), kv_tokens=tokens // lanes, replicas=group.replicas * lanes,
             **_drafting(predictor, asked),
