@@ -33,9 +33,14 @@ def _function(place: str) -> Any:
 
 
 def _asking(
-    place: str, said: str, *rows: Any, arguments: Mapping[str, Argument] | None = None, pictures: str = "",
-    shown: Any = tables.WrittenOptions, slow: str = "",
-) -> Callable[..., int | None]:  # fmt: skip
+    place: str,
+    said: str,
+    *rows: Any,
+    arguments: Mapping[str, Argument] | None = None,
+    pictures: str = "",
+    shown: Any = tables.WrittenOptions,
+    slow: str = "",
+) -> Callable[..., int | None]:
     """A command that asks one function and shows its answer; rows of `shown` are about how it is shown.
 
     slow: what it does, shown on a terminal while it lasts.
@@ -78,42 +83,59 @@ def _others(model: str, scenario: Mapping[str, Any], code: int) -> int:
 estimate = _asking(
     "estimation.estimator:estimate",
     "Predict TTFT, TPOT, throughput and memory of a static batch, or under load, kernel by kernel.",
-    tables.AcceleratorOptions, tables.Scenario, pictures="Estimate", shown=tables.Detailed,
-)  # fmt: skip
+    tables.AcceleratorOptions,
+    tables.Scenario,
+    pictures="Estimate",
+    shown=tables.Detailed,
+)
 explain = _asking(
     "explanation.front:explain",
     "Derive one number of an estimate: formulas, numbers and sources, down to the kernels.",
-    tables.AcceleratorOptions, tables.Scenario, shown=tables.Tree, slow="deriving",
+    tables.AcceleratorOptions,
+    tables.Scenario,
+    shown=tables.Tree,
+    slow="deriving",
     arguments={
         "model": MODEL,
         "metric": Argument("tpot (unless told), ttft, memory, decode.attention, decode.flops, ridge ...", False),
     },
-)  # fmt: skip
+)
 trace = _asking(
     "decision.economics.retention:trace",
     "Sum a trace up: rate, lengths, and the share of its prompts that a prefix cache of any size finds.",
-    tables.AcceleratorOptions, tables.Retention, pictures="TraceAnswer",
+    tables.AcceleratorOptions,
+    tables.Retention,
+    pictures="TraceAnswer",
     arguments={"file": Argument("A trace: Azure, Mooncake, BurstGPT, Bailian, CSV.")},
-)  # fmt: skip
+)
 levers = _asking(
     "decision.sensitivity.levers:levers",
     "Say what would help a deployment most: elasticities, weights or cache, and moves ranked by gain.",
-    tables.AcceleratorOptions, tables.LeversOptions, pictures="Levers", slow="trying moves",
-)  # fmt: skip
+    tables.AcceleratorOptions,
+    tables.LeversOptions,
+    pictures="Levers",
+    slow="trying moves",
+)
 cost = _asking(
     "decision.economics.cost:cost",
     "Price cached, input and output tokens, dialogues and long contexts, and say why output costs more.",
-    tables.AcceleratorOptions, tables.CostOptions,
-)  # fmt: skip
+    tables.AcceleratorOptions,
+    tables.CostOptions,
+)
 
 
 @command(
     tables.AcceleratorOptions, tables.SimulationOptions, tables.TracedOptions, tables.Pictures, tables.WrittenOptions
 )
 def simulate(
-    model: str, *, to: CommandOutput, timeline: Path | None = None, chrome_trace: Path | None = None,
-    resume: bool = False, **scenario: Any,
-) -> int:  # fmt: skip
+    model: str,
+    *,
+    to: CommandOutput,
+    timeline: Path | None = None,
+    chrome_trace: Path | None = None,
+    resume: bool = False,
+    **scenario: Any,
+) -> int:
     """Serve requests step by step, and say what users feel: percentiles of TTFT, TPOT and latency under load."""
     from rooflinekit.simulation.simulate import simulate as run
     from rooflinekit.simulation.watch import TIMELINE, ChromeTrace
@@ -237,9 +259,12 @@ def _write(made: Launch, folder: Path, to: CommandOutput) -> None:
     emit("\n".join(f"wrote {folder / name}" for name in files))
 
 
-_RESULTS = {"files": Argument(
-    "Results of benchmark clients, pasted ones too (- is standard input), start-up logs, predictions (JSON).", many=True
-)}  # fmt: skip
+_RESULTS = {
+    "files": Argument(
+        "Results of benchmark clients, pasted ones too (- is standard input), start-up logs, predictions (JSON).",
+        many=True,
+    )
+}
 
 
 @command(tables.ServedOptions, tables.Reconciled, arguments=_RESULTS)
@@ -277,11 +302,12 @@ def _compared(files: list[str], to: CommandOutput, why: str, said: Mapping[str, 
 
 
 @command(
-    tables.Guarding, tables.Judged,
+    tables.Guarding,
+    tables.Judged,
     arguments={
         "files": Argument("Runs of pytest-benchmark, nvbench, Triton, kernel tables, load generators.", many=True)
     },
-)  # fmt: skip
+)
 def guard(
     files: list[str], *, to: CommandOutput, junit: Path | None = None, baseline: Sequence[str] = (), **said: Any
 ) -> int:
@@ -306,11 +332,16 @@ def guard(
 
 
 @command(
-    tables.ServedOptions, tables.Watching, tables.WrittenOptions, leave=("concurrency",),
-    arguments={"sources": Argument(
-        "Addresses of servers' metrics, or recordings and request logs; start-up logs beside them.", many=True
-    )},
-)  # fmt: skip
+    tables.ServedOptions,
+    tables.Watching,
+    tables.WrittenOptions,
+    leave=("concurrency",),
+    arguments={
+        "sources": Argument(
+            "Addresses of servers' metrics, or recordings and request logs; start-up logs beside them.", many=True
+        )
+    },
+)
 def watch(sources: list[str], *, to: CommandOutput, **said: Any) -> int:
     """Set a running fleet beside its prediction: gaps and their causes, drifts, headroom.
 
@@ -338,28 +369,34 @@ def _scoring(
 
 
 kernels = _scoring(
-    "accuracy:kernel_accuracy", "Score kernel latencies: errors by operation, accelerator, engine and number format.",
-    Argument("Measurement files (.jsonl), or kernel tables (CSV, Parquet).", many=True), leave=(),
-)  # fmt: skip
+    "accuracy:kernel_accuracy",
+    "Score kernel latencies: errors by operation, accelerator, engine and number format.",
+    Argument("Measurement files (.jsonl), or kernel tables (CSV, Parquet).", many=True),
+    leave=(),
+)
 memory = _scoring(
-    "accuracy_memory:memory_accuracy", "Score memory: weights, activation peak, cache pool and its tokens, by engine.",
-    Argument("Memory tables (CSV).", many=True), table=tables.WrittenOptions,
-)  # fmt: skip
+    "accuracy_memory:memory_accuracy",
+    "Score memory: weights, activation peak, cache pool and its tokens, by engine.",
+    Argument("Memory tables (CSV).", many=True),
+    table=tables.WrittenOptions,
+)
 serving = _scoring(
     "accuracy_serving:serving_accuracy",
     "Score whole requests: latencies and throughputs by source, model, accelerator and metric.",
     Argument("Serving tables (CSV, Parquet), results of clients; none: the shipped table.", required=False, many=True),
-)  # fmt: skip
+)
 league = _scoring(
-    "league:league", "Score us beside other predictors that are installed, on the same measured figures.",
+    "league:league",
+    "Score us beside other predictors that are installed, on the same measured figures.",
     Argument("Serving tables, results of clients, pasted text; none: the shipped table.", required=False, many=True),
-    table=(tables.ServedOptions, tables.WrittenOptions), leave=(),
-)  # fmt: skip
+    table=(tables.ServedOptions, tables.WrittenOptions),
+    leave=(),
+)
 energy = _scoring(
     "accuracy_energy:energy_accuracy",
     "Score board power and joules a token of whole runs, by source, model and accelerator.",
     Argument("Tables of runs with power (CSV, Parquet).", many=True),
-)  # fmt: skip
+)
 
 
 @command(tables.WrittenOptions, arguments={})

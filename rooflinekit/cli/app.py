@@ -123,8 +123,11 @@ class OptionCommand(TyperCommand):
                 told = f"{row.help} [{usual}]" if usual else row.help
                 short = f", -{row.short}" if row.short else ""
                 lines += _columns(f"--{name.replace('_', '-')}{short}{word}", told)
-        assumed = [line for text in command.assumptions_of(words)
-                   for line in wrap(text, _width(), initial_indent="  ", subsequent_indent="    ")]  # fmt: skip
+        assumed = [
+            line
+            for text in command.assumptions_of(words)
+            for line in wrap(text, _width(), initial_indent="  ", subsequent_indent="    ")
+        ]
         lines += ["", "Assumed unless options say otherwise:", *assumed] if assumed else []
         if more := len(self.asked.options) - len(shown):
             lines += ["", f"{more} more options: {ctx.command_path} {_HELP_ALL}"]

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 
 
 @command(
-    ServedOptions, WrittenOptions, leave=("format",),
-    arguments={"files": Argument(
-        "Measurement files (.jsonl), kernel tables (CSV, Parquet), or benchmark results.", many=True
-    )},
-)  # fmt: skip
+    ServedOptions,
+    WrittenOptions,
+    leave=("format",),
+    arguments={
+        "files": Argument("Measurement files (.jsonl), kernel tables (CSV, Parquet), or benchmark results.", many=True)
+    },
+)
 def calibrate(files: list[str], *, to: CommandOutput, **served: Any) -> int:
     """Fit a calibration to measured kernels, or to benchmark results; use it with --calibration FILE."""
     if to.out is None:
@@ -112,8 +114,11 @@ def _show_models(files: list[Path], gpu: str, out: Path | None) -> None:
 def _summary(built: Built, out: Path | None) -> str:
     from rooflinekit.report.document import CellTable
 
-    cells = [[key, str(each.fit.rows), percent(each.donor, 1), percent(each.error, 1), ", ".join(each.fit.frozen)]
-             for key, each in built.carried.items() if each.fit is not None]  # fmt: skip
+    cells = [
+        [key, str(each.fit.rows), percent(each.donor, 1), percent(each.error, 1), ", ".join(each.fit.frozen)]
+        for key, each in built.carried.items()
+        if each.fit is not None
+    ]
     heads = ["fitted", "rows", "error of the donor", "error on unseen shapes", "frozen"]
     lines = [f"wrote {out}", "", *CellTable(heads, cells, left=(0, 4)).text()]
     kept = ", ".join(dict.fromkeys(key.partition("/")[0] for key in built.borrowed))

@@ -38,8 +38,12 @@ class Command:
     ) -> None:
         self.function, self.arguments, self.options = function, arguments, options
         self.help = getdoc(function) or ""
-        self.aliases = {f"--{old.replace('_', '-')}": f"--{name.replace('_', '-')}"
-                        for name, option in options.items() for old in option.also if old not in options}  # fmt: skip
+        self.aliases = {
+            f"--{old.replace('_', '-')}": f"--{name.replace('_', '-')}"
+            for name, option in options.items()
+            for old in option.also
+            if old not in options
+        }
 
     def words(self, words: Sequence[str]) -> dict[str, Any] | None:
         """The texts of a command line without surprises, by name; None leaves it to the parser that explains them."""

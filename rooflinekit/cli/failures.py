@@ -61,8 +61,9 @@ def _other(error: Exception, commands: Iterable[str]) -> int:
     if isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("rooflinekit."):
         return _say(
             f"{error.name} is left out of this installation, and this command needs it; the whole package comes with "
-            "pip install --force-reinstall rooflinekit", 2,
-        )  # fmt: skip
+            "pip install --force-reinstall rooflinekit",
+            2,
+        )
     if not hasattr(error, "format_message"):
         return _say(f"internal error, please report: {kind}: {error}", 1)
     message = error.format_message().replace("\n", " ").strip().rstrip(".")

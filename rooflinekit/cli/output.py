@@ -193,9 +193,13 @@ def counting(verb: str, total: int | None = None) -> Iterator[Callable[..., None
     from rich.console import Console
 
     columns = (
-        rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn(), rich.TimeElapsedColumn(),
-        rich.TextColumn("left"), rich.TimeRemainingColumn(),
-    )  # fmt: skip
+        rich.TextColumn("{task.description}"),
+        rich.BarColumn(),
+        rich.MofNCompleteColumn(),
+        rich.TimeElapsedColumn(),
+        rich.TextColumn("left"),
+        rich.TimeRemainingColumn(),
+    )
     with rich.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(verb, total=total)
 

@@ -25,10 +25,19 @@ _SEARCHED = ("aggregated_only", "one_kind", "seed", "by")  # how fleets are sear
 
 @command(tables.Accelerators, tables.PlanOptions, tables.InverseOptions, tables.WrittenOptions, leave=("context",))
 def plan(
-    model: str, *, to: CommandOutput, gpu: Sequence[str] = ("h100-sxm",), slo: Sequence[str] = (),
-    subject_to: str | None = None, ttft: float | None = None, tpot: float | None = None, max: str | None = None,
-    find: str | None = None, details: bool = False, **asked: Any,
-) -> int:  # fmt: skip
+    model: str,
+    *,
+    to: CommandOutput,
+    gpu: Sequence[str] = ("h100-sxm",),
+    slo: Sequence[str] = (),
+    subject_to: str | None = None,
+    ttft: float | None = None,
+    tpot: float | None = None,
+    max: str | None = None,
+    find: str | None = None,
+    details: bool = False,
+    **asked: Any,
+) -> int:
     """From traffic, objectives and prices to the cheapest deployments; or the largest load of one deployment."""
     to.check()
     if max is None and find is None:
@@ -89,8 +98,10 @@ def _rollout(answers: int, model: str, gpus: list[str], asked: dict[str, Any]) -
     from rooflinekit.decision.planning.rollout import plan_rollout
 
     single = _single("--rollout asks", gpus, asked)
-    refuse({key: value for key, value in asked.items() if key not in (*options_of(tables.RolloutCase), *_LISTS)},
-            "has no part in --rollout")  # fmt: skip
+    refuse(
+        {key: value for key, value in asked.items() if key not in (*options_of(tables.RolloutCase), *_LISTS)},
+        "has no part in --rollout",
+    )
     return plan_rollout(answers, model, gpus[0], **asked | single)
 
 

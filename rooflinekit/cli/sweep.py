@@ -136,9 +136,13 @@ def _draw(parts: list[pd.DataFrame], to: CommandOutput) -> None:
 
 
 def _deliver(
-    answers: Iterable[pd.DataFrame], source: Grid | Table, to: CommandOutput, kept: KeptPieces | None, filtered: bool,
+    answers: Iterable[pd.DataFrame],
+    source: Grid | Table,
+    to: CommandOutput,
+    kept: KeptPieces | None,
+    filtered: bool,
     baseline: str | None,
-) -> None:  # fmt: skip
+) -> None:
     """Write a table as it grows, or print all of it."""
     from functools import partial
 

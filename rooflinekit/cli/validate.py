@@ -29,10 +29,19 @@ _STEADY = 1.05
 
 @command(Measuring, arguments={})
 def validate(
-    *, to: CommandOutput, suite: str = "quick", device: str | None = None, model: str | None = None,
-    budget: float | None = None, gpu: str | None = None, check: bool = False, resume: bool = False,
-    retry_failed: bool = False, engine: str | None = None, **load: Any,
-) -> int:  # fmt: skip
+    *,
+    to: CommandOutput,
+    suite: str = "quick",
+    device: str | None = None,
+    model: str | None = None,
+    budget: float | None = None,
+    gpu: str | None = None,
+    check: bool = False,
+    resume: bool = False,
+    retry_failed: bool = False,
+    engine: str | None = None,
+    **load: Any,
+) -> int:
     """Run the real kernels and models on this machine: check them, or measure them for `calibrate`."""
     if engine is not None:
         if budget or check or resume or retry_failed:
@@ -64,10 +73,18 @@ def validate(
 
 
 def _serve(
-    to: CommandOutput, engine: str, model: str | None, gpu: str | None, device: str | None, *,
-    server: str | None = None, concurrency: Sequence[int] = (1, 2, 4, 8), isl: int = 128, osl: int = 64,
+    to: CommandOutput,
+    engine: str,
+    model: str | None,
+    gpu: str | None,
+    device: str | None,
+    *,
+    server: str | None = None,
+    concurrency: Sequence[int] = (1, 2, 4, 8),
+    isl: int = 128,
+    osl: int = 64,
     rounds: int = 5,
-) -> int:  # fmt: skip
+) -> int:
     """Measure a server under load, for `compare` and `calibrate`."""
     from rooflinekit.specs import load_accelerator
     from rooflinekit.validate.closed_loop import FILE, ClosedLoad, LlamaCpp, measure, serving
@@ -98,8 +115,10 @@ def _serve(
         rows = measure(served, load, said, at)
     write_whole(path, "".join(json.dumps(row) + "\n" for row in rows).encode(), to.force)
     lines = [f"wrote {path}: {len(rows)} runs"]
-    lines += [f"  {row['max_concurrency']} users: TTFT {row['mean_ttft_ms']:.4g} ms, TPOT {row['mean_tpot_ms']:.4g} ms"
-              for row in rows]  # fmt: skip
+    lines += [
+        f"  {row['max_concurrency']} users: TTFT {row['mean_ttft_ms']:.4g} ms, TPOT {row['mean_tpot_ms']:.4g} ms"
+        for row in rows
+    ]
     made = to.out / "served.yaml"
     following = f"  rooflinekit calibrate {path} --gpu {quote(gpu or 'NAME')} --tp 1 --out {made}"
     emit("\n".join([*lines, "next:", following]))
@@ -122,10 +141,15 @@ def _check(place: Device) -> int:
     with counting("checking") as progress:
         results = run_checks(str(place.torch), progress)
     cells = [
-        ["FAIL" if r.failed else "missing" if r.missing else "pass", r.name, f"{r.error:.2g}", f"{r.tolerance:.2g}",
-         r.detail]
+        [
+            "FAIL" if r.failed else "missing" if r.missing else "pass",
+            r.name,
+            f"{r.error:.2g}",
+            f"{r.tolerance:.2g}",
+            r.detail,
+        ]
         for r in results
-    ]  # fmt: skip
+    ]
     wrong, right = (sum(getattr(r, kind) for r in results) for kind in ("failed", "passed"))
     lines = CellTable(["", "check", "error", "tolerance", ""], cells, left=(0, 1, 4)).text()
     absent = f"; {len(results) - right - wrong} kernels are not installed here" if right + wrong < len(results) else ""
@@ -218,8 +242,9 @@ def _drift(found: Measurements) -> list[str]:
         times.setdefault(row["kind"], []).append(row["latency_us"])
     return [
         f"note: the same {kind} took {min(each):.4g} to {max(each):.4g} us within this run; rows beside it drift alike"
-        for kind, each in times.items() if max(each) > _STEADY * min(each)
-    ]  # fmt: skip
+        for kind, each in times.items()
+        if max(each) > _STEADY * min(each)
+    ]
 
 
 def _reasons(rows: Any) -> list[str]:

@@ -42,9 +42,16 @@ _CLEAR = "\x1b[H\x1b[2J"
 
 
 def watch(
-    sources: list[str], to: CommandOutput, once: bool = False, follow: bool = False, every: float = 60.0,
-    record: Path | None = None, update: Path | None = None, listen: int | None = None, **said: Any,
-) -> int:  # fmt: skip
+    sources: list[str],
+    to: CommandOutput,
+    once: bool = False,
+    follow: bool = False,
+    every: float = 60.0,
+    record: Path | None = None,
+    update: Path | None = None,
+    listen: int | None = None,
+    **said: Any,
+) -> int:
     """Watch until the sources end or somebody interrupts; returns the exit code."""
     live, files, logs = _told_apart(sources, follow, record is not None or (listen is not None and not follow))
     if record is not None:

@@ -16,14 +16,28 @@ if TYPE_CHECKING:
 
 
 @command(
-    tables.WrittenOptions, tables.PageOptions, tables.AcceleratorOptions, tables.Scenario, tables.Pictures,
-    arguments={"model": MAYBE_MODEL}, leave=("allow_oom", "format"),
-)  # fmt: skip
+    tables.WrittenOptions,
+    tables.PageOptions,
+    tables.AcceleratorOptions,
+    tables.Scenario,
+    tables.Pictures,
+    arguments={"model": MAYBE_MODEL},
+    leave=("allow_oom", "format"),
+)
 def report(
-    model: str | None, *, to: CommandOutput, plan: Path | None = None, sweep: Path | None = None,
-    against: str | None = None, simulate: int | None = None, models: list[str] | None = None,
-    gpus: list[str] | None = None, engines: list[str] | None = None, price: Any = None, **scenario: Any,
-) -> None:  # fmt: skip
+    model: str | None,
+    *,
+    to: CommandOutput,
+    plan: Path | None = None,
+    sweep: Path | None = None,
+    against: str | None = None,
+    simulate: int | None = None,
+    models: list[str] | None = None,
+    gpus: list[str] | None = None,
+    engines: list[str] | None = None,
+    price: Any = None,
+    **scenario: Any,
+) -> None:
     """Write one self-contained HTML page on a deployment, a comparison, a plan or a sweep, with live sliders."""
     from rooflinekit.estimation.estimator import estimate as predict
     from rooflinekit.report.page import write_report
@@ -74,10 +88,16 @@ _SHOWN = 3  # reasons that are printed; the sheet Notes has all
 
 
 @command(  # the lists of a workbook count where a deployment has one value, and come first in the help
-    tables.WrittenOptions, tables.Workbook, tables.Prefix, tables.Seeing, tables.SpeculationOptions,
-    tables.RequestsOptions, tables.Workbook, leave=("format",),
+    tables.WrittenOptions,
+    tables.Workbook,
+    tables.Prefix,
+    tables.Seeing,
+    tables.SpeculationOptions,
+    tables.RequestsOptions,
+    tables.Workbook,
+    leave=("format",),
     arguments={"models": Argument("Models to offer, as --model takes them.", False, many=True, complete="model")},
-)  # fmt: skip
+)
 def workbook(models: list[str], *, to: CommandOutput, **said: Any) -> None:
     """Write a capacity workbook (.xlsx) whose formulas are live: results, sweeps, fleet and cost."""
     from rooflinekit.decision.economics.price import price_among, priced_names
@@ -118,9 +138,17 @@ _HOST, _PORT, _SECONDS = "127.0.0.1", 8000, 30.0
 
 @command(tables.Serving, arguments={})
 def serve(
-    *, to: CommandOutput, host: str = _HOST, port: int = _PORT, workers: int | None = None, site: Path | None = None,
-    seconds: float | None = None, engine_of: str | None = None, time: str | None = None, streams: int | None = None,
-) -> None:  # fmt: skip
+    *,
+    to: CommandOutput,
+    host: str = _HOST,
+    port: int = _PORT,
+    workers: int | None = None,
+    site: Path | None = None,
+    seconds: float | None = None,
+    engine_of: str | None = None,
+    time: str | None = None,
+    streams: int | None = None,
+) -> None:
     """Answer questions over HTTP: JSON in, JSON out, described at /openapi.json; charts for a browser at /.
 
     With --engine-of, pretend to be an engine: an OpenAI-compatible server whose tokens come at played times.

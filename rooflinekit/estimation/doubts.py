@@ -18,12 +18,18 @@ if TYPE_CHECKING:
     from rooflinekit.load.answer import LoadPlay
 
 FAMILIES = {
-    "gemm": "matrix products", "moe": "experts", "attention_prefill": "attention of prompts",
-    "attention_decode": "decode attention", "mla_prefill": "latent attention of prompts",
-    "mla_decode": "latent decode attention", "sparse_attention": "sparse attention",
-    "linear_attention": "linear attention", "collective": "collectives", "exchange": "the exchange of experts",
+    "gemm": "matrix products",
+    "moe": "experts",
+    "attention_prefill": "attention of prompts",
+    "attention_decode": "decode attention",
+    "mla_prefill": "latent attention of prompts",
+    "mla_decode": "latent decode attention",
+    "sparse_attention": "sparse attention",
+    "linear_attention": "linear attention",
+    "collective": "collectives",
+    "exchange": "the exchange of experts",
     "host": "the engine's own time",
-}  # fmt: skip
+}
 OTHERS = "small kernels"
 """Kernels of all other families."""
 
@@ -47,8 +53,9 @@ def widest_part(step: StepTime) -> str:
 
 def static_doubts(prompt: StepTime, decode: StepTime) -> dict[str, DoubtResult]:
     """The widest part of a static batch's interval: the kernels with the widest one, of a step."""
-    return {f"{metric}_ms": DoubtResult(widest_part(step), None)
-            for metric, step in (("ttft", prompt), ("tpot", decode))}  # fmt: skip
+    return {
+        f"{metric}_ms": DoubtResult(widest_part(step), None) for metric, step in (("ttft", prompt), ("tpot", decode))
+    }
 
 
 def load_doubts(found: LoadPlay, reaches: Mapping[str, Reach]) -> dict[str, DoubtResult]:

@@ -454,8 +454,10 @@ def bounds(times: tuple[Time, Time]) -> dict[str, float]:
 
 def ends(times: tuple[Time, Time]) -> dict[str, list[float]]:
     """Ends of the intervals of TTFT and TPOT [ms]."""
-    return {key: [1e3 * float(time.low), 1e3 * float(time.high)]
-            for key, time in zip(("ttft_ms", "tpot_ms"), times, strict=True)}  # fmt: skip
+    return {
+        key: [1e3 * float(time.low), 1e3 * float(time.high)]
+        for key, time in zip(("ttft_ms", "tpot_ms"), times, strict=True)
+    }
 
 
 def inputs(plan: Plan, work: Workload) -> dict[str, Any]:

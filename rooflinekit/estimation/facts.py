@@ -132,8 +132,13 @@ def predict_step(
 
 _ABOVE_ZERO = 1e-9
 _HIGHEST = 1e9  # no step has more sequences or tokens
-_WITHIN = {"count": (_ABOVE_ZERO, _HIGHEST), "new": (_ABOVE_ZERO, _HIGHEST), "past": (0.0, _HIGHEST),
-           "sampled": (0.0, _HIGHEST), "span": (1.0, _HIGHEST)}  # fmt: skip
+_WITHIN = {
+    "count": (_ABOVE_ZERO, _HIGHEST),
+    "new": (_ABOVE_ZERO, _HIGHEST),
+    "past": (0.0, _HIGHEST),
+    "sampled": (0.0, _HIGHEST),
+    "span": (1.0, _HIGHEST),
+}
 _BESIDES = {"filled": (_ABOVE_ZERO, 1.0), "varying": (0.0, _HIGHEST), "padding": (0.0, _HIGHEST)}
 
 

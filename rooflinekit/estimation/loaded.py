@@ -45,20 +45,21 @@ def load_result(found: LoadPlay) -> LoadResult:
         prompt_share=float(done.replicas["delays"].sum()) / busy if busy else 0.0,
         queue_ms=1e3 * (parts.behind + parts.place),
         percentiles=percentiles,
-        slo={f"{key}_ms": None if goal is None else 1e3 * goal
-             for key, goal in (("ttft", asked.ttft), ("tpot", asked.tpot))},
+        slo={
+            f"{key}_ms": None if goal is None else 1e3 * goal
+            for key, goal in (("ttft", asked.ttft), ("tpot", asked.tpot))
+        },
         goodput=good if wanted else None,
         encoders_busy=min(done.encoding / encoders.gpus / done.now, 1.0) if encoders else None,
         encoders_wait_ms=1e3 * done.encoder_wait / done.arrived if encoders else None,
-        errors={f"{metric}_ms": found.errors(metric)
-                for metric in ("ttft", "tpot", "e2e")},
+        errors={f"{metric}_ms": found.errors(metric) for metric in ("ttft", "tpot", "e2e")},
         ttft_parts_ms={name: 1e3 * part for name, part in parts._asdict().items()},
         tpot_parts_ms=token_parts(found),
         others_spans=done.others_spans,
         requests=counted,
         warmup=asked.filling,
         makespan_s=done.makespan,
-    )  # fmt: skip
+    )
 
 
 def token_parts(found: LoadPlay) -> dict[str, float]:

@@ -56,11 +56,19 @@ def _static(plan: Plan, work: Workload) -> Iterator[tuple[str, list[str]]]:
             f"--batch-size {batch}", *told, f"--output-json {_FILE}",
         ]  # fmt: skip
     if deployment.engine == "sglang":
-        yield "sglang one_batch_server", [
-            "python -m", "sglang.benchmark.one_batch_server", "--model None",
-            f"--base-url http://127.0.0.1:{_PORTS['sglang']}", f"--batch-size {batch}", f"--input-len {isl}",
-            f"--output-len {osl}", "--result-filename result.jsonl",
-        ]  # fmt: skip
+        yield (
+            "sglang one_batch_server",
+            [
+                "python -m",
+                "sglang.benchmark.one_batch_server",
+                "--model None",
+                f"--base-url http://127.0.0.1:{_PORTS['sglang']}",
+                f"--batch-size {batch}",
+                f"--input-len {isl}",
+                f"--output-len {osl}",
+                "--result-filename result.jsonl",
+            ],
+        )
     if deployment.engine == "llama.cpp" and batch == 1:
         for test, words in (("prompt", [f"-p {isl}", "-n 0"]), ("tokens", ["-p 0", f"-n {osl}", f"-d {isl}"])):
             yield f"llama-bench ({test})", ["llama-bench", "-m model.gguf", *words, "-o json"]
@@ -94,10 +102,15 @@ def _engine_words(plan: Plan) -> list[str] | None:
         "max-num-batched-tokens": told.token_budget,
         "block-size": told.block_size,
     }
-    switches = {"enable-expert-parallel": deployment.ep > 1, "enable-dbo": deployment.two_batch,
-                "enforce-eager": told.eager}  # fmt: skip
-    return [*(f"--{name} {value}" for name, value in values.items() if value is not None),
-            *(f"--{name}" for name, there in switches.items() if there)]  # fmt: skip
+    switches = {
+        "enable-expert-parallel": deployment.ep > 1,
+        "enable-dbo": deployment.two_batch,
+        "enforce-eager": told.eager,
+    }
+    return [
+        *(f"--{name} {value}" for name, value in values.items() if value is not None),
+        *(f"--{name}" for name, there in switches.items() if there),
+    ]
 
 
 def _served(plan: Plan, work: Workload, asked: AskedLoad | None) -> Iterator[tuple[str, list[str]]]:

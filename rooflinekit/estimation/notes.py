@@ -332,8 +332,11 @@ def _larger_changes(predictor: Predictor, work: Workload) -> Iterator[str]:
     plan, deployment = predictor.plan, predictor.plan.deployment
     whole = [1 << power for power in range(deployment.tp.bit_length(), plan.system.domain_size.bit_length())]
     narrow = [(tp, name) for tp in whole for name in ("fp8", "int4", "nvfp4")]
-    here = (f"--tp {tp} --weights {name}" for tp, name in narrow
-            if _fits(predictor, replace(deployment, tp=tp, weights=parse_dtype(name)), work))  # fmt: skip
+    here = (
+        f"--tp {tp} --weights {name}"
+        for tp, name in narrow
+        if _fits(predictor, replace(deployment, tp=tp, weights=parse_dtype(name)), work)
+    )
     yield from islice(here, 1)
     own = plan.system.accelerator
     measured = {name.partition("--")[0] for name in calibration_names()}

@@ -47,10 +47,18 @@ _UNITS: dict[str, Mapping[str, float]] = {  # unit of an option -> what may foll
 _NUMBER = re.compile(r"\$?\s*([+-]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*(\D*)")
 _CURRENCY = re.compile(r"AUD|CAD|CHF|CNY|EUR|GBP|INR|JPY|KRW|SEK|[€£¥]")
 _EACH = re.compile(r"(?:^|\s+)(?:per|an?)\s+")
-_EXAMPLES = {"1/s": "20 or 20rps", "ms": "40 or 1.5s", "s": "60 or 1h", "min": "5 or 1h", "W": "500 or 0.5kW",
-             "USD/month": "50000/month or 70/h",
-             "USD/h": "2.5, 1800/month or 15000/year, in US dollars, or EUR2.5@1.1 at 1.1 dollars a euro",
-             "share": "0.2 or 20%", "GiB": "64 or 80GB", "GB/s": "50 or 400Gb/s"}  # fmt: skip
+_EXAMPLES = {
+    "1/s": "20 or 20rps",
+    "ms": "40 or 1.5s",
+    "s": "60 or 1h",
+    "min": "5 or 1h",
+    "W": "500 or 0.5kW",
+    "USD/month": "50000/month or 70/h",
+    "USD/h": "2.5, 1800/month or 15000/year, in US dollars, or EUR2.5@1.1 at 1.1 dollars a euro",
+    "share": "0.2 or 20%",
+    "GiB": "64 or 80GB",
+    "GB/s": "50 or 400Gb/s",
+}
 _WORDS = {"count": "N", "loose count": "N", "text": "TEXT", "length": "TOKENS", "names": "LIST", "counts": "LIST",
           "price": "USD", "pairs": "NAME=N", "path": "PATH", "folder": "DIR", "choice": "FORMAT"}  # fmt: skip
 _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}

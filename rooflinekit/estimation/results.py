@@ -128,8 +128,10 @@ class StepResult:
         time, shares = float(step.expected), shares_by_cause(step, splits)
         flops = sum(kernel.flops for kernel in kernels)
         traffic = sum(kernel.bytes for kernel in kernels)
-        mfu, mbu = (sum(float(ideal(timed.kernel, accelerator)) for timed in step.kernels) / time
-                    for ideal in (peak_time, stream_time))  # fmt: skip
+        mfu, mbu = (
+            sum(float(ideal(timed.kernel, accelerator)) for timed in step.kernels) / time
+            for ideal in (peak_time, stream_time)
+        )
         parts = {part: float(each) * 1e3 for part, each in time_parts(step, accelerator).items()}
         return cls(
             time * 1e3, float(step.bound) * 1e3, flops, traffic, flops / traffic, max(shares, key=shares.__getitem__),
@@ -174,8 +176,11 @@ class MemoryResult:
 
 
 _PLAIN: Mapping[str, Callable[[Any], Any]] = {
-    "bool": bool, "int": int, "float": float, "int | None": lambda size: None if math.isinf(size) else int(size),
-}  # fmt: skip
+    "bool": bool,
+    "int": int,
+    "float": float,
+    "int | None": lambda size: None if math.isinf(size) else int(size),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,8 +335,10 @@ class Estimate(DeploymentAnswer):
             name: getattr(self.energy, name, None)
             for name in ("power_w_per_gpu", "plug_w_per_gpu", "energy_per_output_token_j")
         }
-        row |= {key: getattr(self.speculation, key, None)
-                for key in ("draft", "draft_tokens", "acceptance", "tokens_per_pass")}  # fmt: skip
+        row |= {
+            key: getattr(self.speculation, key, None)
+            for key in ("draft", "draft_tokens", "acceptance", "tokens_per_pass")
+        }
         if self.speculation is not None:
             row["acceptance"] = ",".join(f"{rate:g}" for rate in self.speculation.acceptance)
         made = {"calibration_hash": self.calibration["hash"] if self.calibration else "", "version": self.version}

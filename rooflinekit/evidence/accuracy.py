@@ -192,9 +192,12 @@ def _rows(group: Group, columns: Sequence[Array | pd.Series[Any]], **more: str) 
 
 
 def _timed(
-    group: Group, asked: Calibration | str | None, own: Accelerator | None, unanswered: Counter[str],
+    group: Group,
+    asked: Calibration | str | None,
+    own: Accelerator | None,
+    unanswered: Counter[str],
     progress: Callable[[str], None] | None,
-) -> pd.DataFrame:  # fmt: skip
+) -> pd.DataFrame:
     """The measured times of a group [s], predicted where they can be."""
     if progress is not None:
         progress(f"{group.operation} {' '.join(value for name, value in group.named.items() if name in KEY)}")

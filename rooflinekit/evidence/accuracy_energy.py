@@ -91,10 +91,14 @@ def _scored_run(run: Mapping[str, Any], calibration: str | None, unanswered: Cou
         unanswered[str(error)] += len(stated)
     shared = {"source_key": run.get("source_key") or "", "model": run["model"], "gpu": run["gpu"], "calibration": name}
     return [
-        {**shared, "metric": metric, "value": value,
-         **dict(zip(("predicted", "low", "high"), found.get(metric, (math.nan,) * 3), strict=True))}
+        {
+            **shared,
+            "metric": metric,
+            "value": value,
+            **dict(zip(("predicted", "low", "high"), found.get(metric, (math.nan,) * 3), strict=True)),
+        }
         for metric, value in stated.items()
-    ]  # fmt: skip
+    ]
 
 
 def _measured(run: Mapping[str, Any]) -> tuple[float | None, float | None]:

@@ -99,9 +99,13 @@ TIMES = ("ttft", "tpot", "e2e")
 QUANTILE_METRICS = {f"{time}_{name}_ms": (time, share) for time in TIMES for name, share in PERCENTILES.items()}
 """Percentiles of a load's requests: of which time, and which share."""
 METRICS = (
-    *(f"{time}_ms" for time in TIMES), "output_tok_s_total", "output_tok_s_per_gpu", "output_tok_s_per_user",
-    "prefill_tok_s", *QUANTILE_METRICS,
-)  # fmt: skip
+    *(f"{time}_ms" for time in TIMES),
+    "output_tok_s_total",
+    "output_tok_s_per_gpu",
+    "output_tok_s_per_user",
+    "prefill_tok_s",
+    *QUANTILE_METRICS,
+)
 LOADS = ("static", "concurrency", "saturated", "poisson")
 _NEEDED = ("model", "gpu", "engine", "load", "isl", "osl", "concurrency", "metric", "value")
 _DEGREES = ("tp", "pp", "ep", "dp")
@@ -117,9 +121,17 @@ an earlier run left in the cache.
 """
 _OPTIONAL: dict[str, Any] = {
     **dict.fromkeys(CLIENT, math.nan),
-    **dict.fromkeys(_COUNTS, 1), "n_gpus": None, "rate": math.nan, "weight_dtype": "", "kv_dtype": "",
-    "engine_version": "", "source_key": "", "source": "", "tier": "", "notes": "",
-}  # fmt: skip
+    **dict.fromkeys(_COUNTS, 1),
+    "n_gpus": None,
+    "rate": math.nan,
+    "weight_dtype": "",
+    "kv_dtype": "",
+    "engine_version": "",
+    "source_key": "",
+    "source": "",
+    "tier": "",
+    "notes": "",
+}
 
 # More cards than a bridge joins were in a server without bridges.
 _BOXES = {"a100-pcie-80gb": "a100-pcie-box", "a100-pcie-40gb": "a100-pcie-box", "h100-pcie": "h100-pcie-box"}
@@ -258,12 +270,13 @@ def _client(source_key: str, setup: dict[str, Any]) -> Client:
     if client_of(source_key) is USUAL:
         return USUAL
     facts = {
-        "engine": str(setup["engine"]).lower(), "model": load_model(setup["model"]).value.name,
+        "engine": str(setup["engine"]).lower(),
+        "model": load_model(setup["model"]).value.name,
         "weights": str(parse_dtype(setup["weight_dtype"])) if setup["weight_dtype"] else "",
         "version": str(setup["engine_version"]).removeprefix("v"),
         "gpu": load_accelerator(str(setup["gpu"])).value.name,
         "experts": "experts" in load_model(setup["model"]).value.matrices,
-    } | {key: whole_number(_degree(setup[key]), key) for key in ("tp", "ep", "dp")}  # fmt: skip
+    } | {key: whole_number(_degree(setup[key]), key) for key in ("tp", "ep", "dp")}
     return client_of(source_key, facts).of(facts)
 
 
@@ -354,11 +367,14 @@ def serving_accuracy(
     """
     unanswered: Counter[str] = Counter()
     told = progress or (lambda _: None)
-    rows = pd.concat([
-        _compared(path, calibration, unanswered) if is_benchmark(path)
-        else _predicted(read_serving_table(path), calibration, unanswered, told)
-        for path in files or [published_table()]
-    ])  # fmt: skip
+    rows = pd.concat(
+        [
+            _compared(path, calibration, unanswered)
+            if is_benchmark(path)
+            else _predicted(read_serving_table(path), calibration, unanswered, told)
+            for path in files or [published_table()]
+        ]
+    )
     return Accuracy.of(scored(rows, _KEY), unanswered, "metric")
 
 
@@ -376,11 +392,19 @@ def _compared(path: Path, calibration: str | None, unanswered: Counter[str]) -> 
             continue
         used = "{name} {hash}".format(**found.calibration) if found.calibration else ""
         rows += [
-            {"source_key": found.tool, "model": found.facts.model, "gpu": found.facts.gpu,
-             "metric": _OF_RUNS[each.metric], "value": each.measured, "predicted": each.predicted, "calibration": used,
-             "low": np.nan if each.low is None else each.low, "high": np.nan if each.high is None else each.high}
+            {
+                "source_key": found.tool,
+                "model": found.facts.model,
+                "gpu": found.facts.gpu,
+                "metric": _OF_RUNS[each.metric],
+                "value": each.measured,
+                "predicted": each.predicted,
+                "calibration": used,
+                "low": np.nan if each.low is None else each.low,
+                "high": np.nan if each.high is None else each.high,
+            }
             for each in found.metrics
-        ]  # fmt: skip
+        ]
     return pd.DataFrame(rows, columns=[*_KEY, "value", "predicted", "calibration", "low", "high"])
 
 
@@ -498,8 +522,9 @@ def _played(group: ServedGroup, rows: NDArray[np.intp], ends: bool) -> Ends:
     ttft, tpot = (Time(*span[: len(ENDS)]) for span in spans)
     near = [Time(*span[:2], *span[len(ENDS) :]) for span in spans]
     e2e, output, isl, osl = np.array([found[load].means for load in loads]).T
-    shares = {name: np.array([found[load].quantiles.get(name, math.nan) for load in loads])
-              for name in QUANTILE_METRICS}  # fmt: skip
+    shares = {
+        name: np.array([found[load].quantiles.get(name, math.nan) for load in loads]) for name in QUANTILE_METRICS
+    }
 
     def rates(ttft: Array, tpot: Array, whole: Array) -> tuple[Array, Array]:
         rate = output / group.replicas * e2e / whole  # a slow end of the interval is a low rate
@@ -579,9 +604,11 @@ def _play(group: ServedGroup, load: _Load) -> LoadPlay | None:
         ):
             asked = _after_earlier(asked, round(load.cached_requests))
         scheduler = Scheduler(
-            max_num_seqs=max(most // lanes, 1), kv_tokens=tokens // lanes, replicas=group.replicas * lanes,
+            max_num_seqs=max(most // lanes, 1),
+            kv_tokens=tokens // lanes,
+            replicas=group.replicas * lanes,
             **_drafting(predictor, asked),
-        )  # fmt: skip
+        )
         found = play_load(predictor, asked, scheduler)
         if load.duration and not queue:
             count = max(round(load.duration * found.rate), users)
@@ -638,9 +665,12 @@ _OVERLOADED = f"the rate cannot be sustained, or {_NO_ROOM}"
 
 
 def _ends(
-    group: ServedGroup, times: tuple[Time, Time], osl: Array, waves: Numeric,
+    group: ServedGroup,
+    times: tuple[Time, Time],
+    osl: Array,
+    waves: Numeric,
     rates: Callable[[Array, Array, Array], tuple[Array, Array]],
-) -> Ends:  # fmt: skip
+) -> Ends:
     """Metrics from TTFT and TPOT [s], and from the rates of output and of prompt tokens that they mean [1/s]."""
     found = {}
     for end in ("expected", "low", "high"):
@@ -649,9 +679,12 @@ def _ends(
         with np.errstate(invalid="ignore", divide="ignore"):
             output, prefill = rates(ttft, tpot, whole)
             found[end] = {
-                "ttft_ms": 1e3 * ttft, "tpot_ms": 1e3 * tpot, "e2e_ms": 1e3 * whole,
+                "ttft_ms": 1e3 * ttft,
+                "tpot_ms": 1e3 * tpot,
+                "e2e_ms": 1e3 * whole,
                 "output_tok_s_total": output * group.replicas,
                 "output_tok_s_per_gpu": output / group.resolved.plan.deployment.gpus,
-                "output_tok_s_per_user": 1.0 / tpot, "prefill_tok_s": prefill * group.replicas,
-            }  # fmt: skip
+                "output_tok_s_per_user": 1.0 / tpot,
+                "prefill_tok_s": prefill * group.replicas,
+            }
     return found

@@ -61,8 +61,10 @@ class LoadPrediction:
 
     def or_as(self, other: LoadPrediction) -> LoadPrediction:
         """The prediction with intervals that hold those of another one too."""
-        ends = {name: (min(low, other.ends[name][0]), max(high, other.ends[name][1]))
-                for name, (low, high) in self.ends.items()}  # fmt: skip
+        ends = {
+            name: (min(low, other.ends[name][0]), max(high, other.ends[name][1]))
+            for name, (low, high) in self.ends.items()
+        }
         return replace(self, ends=ends)
 
 
@@ -97,10 +99,16 @@ def predict_static(predictor: Predictor, work: Workload) -> LoadPrediction:
     bounds = {"ttft_ms": 1e3 * float(ttft.bound) * _lifted(predictor), "tpot_ms": 1e3 * float(tpot.bound)}
     bounds["e2e_ms"] = bounds["ttft_ms"] + (osl - 1.0) * bounds["tpot_ms"]
     return LoadPrediction(
-        1e3 * float(ttft.expected), 1e3 * float(tpot.expected), 1e3 * float(point.e2e(work.osl)), rate, parts,
-        float(work.batch), f"one batch of {work.batch:g} that begins together", ends=_ends((ttft, tpot), osl, rate),
+        1e3 * float(ttft.expected),
+        1e3 * float(tpot.expected),
+        1e3 * float(point.e2e(work.osl)),
+        rate,
+        parts,
+        float(work.batch),
+        f"one batch of {work.batch:g} that begins together",
+        ends=_ends((ttft, tpot), osl, rate),
         bounds=bounds,
-    )  # fmt: skip
+    )
 
 
 def _ends(times: tuple[Time, Time], osl: float, rate: float | None) -> dict[str, tuple[float, float]]:
@@ -130,8 +138,10 @@ def _bounds(found: LoadPlay) -> dict[str, float]:
     ranks, stages = found.scene.replicas * plan.deployment.dp, plan.deployment.pp
     isl, osl, cached = asked.isl.mean, asked.osl.mean, asked.cached
     most = max(min(float(asked.users or found.places), float(found.places)) / ranks, 1.0)
-    prompt, together = (_lifted(found.predictor) * float(plan.time(Batch.prefill(count, isl, cached)).bound) / count
-                        for count in (1.0, _CROWDED))  # fmt: skip
+    prompt, together = (
+        _lifted(found.predictor) * float(plan.time(Batch.prefill(count, isl, cached)).bound) / count
+        for count in (1.0, _CROWDED)
+    )
     alone, full = (float(plan.time(Batch.decode(count, isl + osl / 2.0)).bound) for count in (1.0, most))
     rate = stages * ranks * min(most / full, osl / together)
     burst = asked.users is not None and asked.counted <= asked.users
@@ -274,8 +284,11 @@ def pose(run: MeasuredRun, given: Given, room: int | None = None, kept: Kept | N
     if run.total:
         read = _divided(run, read, given.facts)
     facts = known_facts(run.source, read, given.facts, (*_OPTIONS, "" if counts else "load"))
-    assumed = tuple(f"{name} {value} is assumed; --{name} says otherwise" for name, value in _USUAL.items()
-                    if getattr(read, name) is None and getattr(given.facts, name) is None)  # fmt: skip
+    assumed = tuple(
+        f"{name} {value} is assumed; --{name} says otherwise"
+        for name, value in _USUAL.items()
+        if getattr(read, name) is None and getattr(given.facts, name) is None
+    )
     if run.total and run.output_tok_s is None and run.request_s and facts.osl:
         run = replace(run, output_tok_s=run.request_s * facts.osl)
     for name, length in (("isl", facts.isl), ("osl", facts.osl)):
@@ -284,11 +297,16 @@ def pose(run: MeasuredRun, given: Given, room: int | None = None, kept: Kept | N
     isl, osl = (max(round(length or 1.0), 1) for length in (facts.isl, facts.osl))
     facts = replace(facts, isl=isl, osl=osl)
     load = AskedLoad(
-        _length(isl, facts.isl_cv), _length(osl, facts.osl_cv), facts.concurrency, facts.rate, facts.cv,
-        facts.requests, facts.warmup,
+        _length(isl, facts.isl_cv),
+        _length(osl, facts.osl_cv),
+        facts.concurrency,
+        facts.rate,
+        facts.cv,
+        facts.requests,
+        facts.warmup,
         cached=min(round((facts.hits or 0.0) * isl), isl - 1),  # the last token is always computed
         prompts=given.prompts,
-    )  # fmt: skip
+    )
     served = RunFacts(facts.model, facts.gpu, facts.engine, facts.tp, max_num_seqs=facts.max_num_seqs)
     kept, key = {} if kept is None else kept, (served, run.deployment)
     if key not in kept:

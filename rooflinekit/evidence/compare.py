@@ -276,8 +276,10 @@ def compare(
     room, given = room_of(entries), given.with_logs(entries)
     read = {entry.source: entry for entry in entries if isinstance(entry, MeasuredRun)}
     asked = [run.source in read and (why == "all" or not run.inside) for run in found.runs]
-    runs = (replace(run, why=explain(read[run.source], given, room, stated[run.source])) if each else run
-            for run, each in zip(found.runs, asked, strict=True))  # fmt: skip
+    runs = (
+        replace(run, why=explain(read[run.source], given, room, stated[run.source])) if each else run
+        for run, each in zip(found.runs, asked, strict=True)
+    )
     return replace(found, runs=tuple(runs))
 
 
@@ -368,8 +370,11 @@ def metrics_of(run: MeasuredRun, expected: LoadPrediction, ends: bool = True) ->
 
 def beaten(run: MeasuredRun, bounds: Mapping[str, float]) -> list[ComparedMetric]:
     """The figures of a run that are better than bounds."""
-    found = [ComparedMetric(name, part, value, bounds[name], bound=bounds[name])
-             for name, (part, value) in run.figures.items() if value and bounds.get(name)]  # fmt: skip
+    found = [
+        ComparedMetric(name, part, value, bounds[name], bound=bounds[name])
+        for name, (part, value) in run.figures.items()
+        if value and bounds.get(name)
+    ]
     return [each for each in found if each.impossible]
 
 
@@ -378,9 +383,12 @@ def doubts(metrics: Sequence[ComparedMetric], served: bool = True) -> list[str]:
 
     served: by a server, which may keep prompts.
     """
-    said = [f"{_WORDS[each.metric]} {_figure(each, each.measured)} is better than the {_figure(each, each.bound)} that "
-            "the datasheet allows: prompts were cached, or the accelerator or the count is another"
-            for each in metrics if each.impossible and each.bound]  # fmt: skip
+    said = [
+        f"{_WORDS[each.metric]} {_figure(each, each.measured)} is better than the {_figure(each, each.bound)} that "
+        "the datasheet allows: prompts were cached, or the accelerator or the count is another"
+        for each in metrics
+        if each.impossible and each.bound
+    ]
     early = served and any(each.metric == "ttft_ms" and each.verdict.startswith("faster") for each in metrics)
     return said or ([_REPEATED] if early else [])
 
@@ -448,10 +456,15 @@ def _memory(log: StartUp, given: Given, beside: bool) -> list[ComparedRun]:
     if fits and not log.state_bytes:  # states and tokens share SGLang's pool by a ratio that is not known here
         tokens = float(held.max_concurrency) * longest if log.printed_tokens else float(held.kv_pool_tokens)
         pairs.append(("kv_pool_tokens", log.kv_tokens, tokens))
-    pairs += [("graph_bytes", log.graph_bytes, held.graph_bytes),
-              ("activation_bytes", log.activation_bytes, float(held.activation_bytes))]  # fmt: skip
-    found = tuple(ComparedMetric(name, "log", measured, predicted) for name, measured, predicted in pairs
-                  if measured and predicted > 0.0)  # fmt: skip
+    pairs += [
+        ("graph_bytes", log.graph_bytes, held.graph_bytes),
+        ("activation_bytes", log.activation_bytes, float(held.activation_bytes)),
+    ]
+    found = tuple(
+        ComparedMetric(name, "log", measured, predicted)
+        for name, measured, predicted in pairs
+        if measured and predicted > 0.0
+    )
     if not found:
         if beside:
             return []
@@ -459,11 +472,15 @@ def _memory(log: StartUp, given: Given, beside: bool) -> list[ComparedRun]:
     named = replace(facts, model=plan.model.name, gpu=plan.system.accelerator.name)
     doubted, claimed, capacity = [], (log.weight_bytes or 0.0) + pool, float(held.capacity_bytes)
     if claimed > capacity:
-        doubted.append(f"weights and cache of the log take {format_bytes(claimed)}, more than the "
-                       f"{format_bytes(capacity)} of {named.gpu}: the accelerator or --tp is another")  # fmt: skip
+        doubted.append(
+            f"weights and cache of the log take {format_bytes(claimed)}, more than the "
+            f"{format_bytes(capacity)} of {named.gpu}: the accelerator or --tp is another"
+        )
     if log.stored is not None and all(getattr(plan.precision.formats, kind).is_wide for kind in plan.model.matrices):
-        doubted.append(f"the log's weights are quantised ({log.stored}), and the prediction has 16-bit ones: give "
-                       "--model its config.json, or --weights")  # fmt: skip
+        doubted.append(
+            f"the log's weights are quantised ({log.stored}), and the prediction has 16-bit ones: give "
+            "--model its config.json, or --weights"
+        )
     less = fits and log.compiled and 0.0 < pool < _COLD * float(held.kv_pool_bytes)
     notes = (*doubted, *_cache_words(log), *([_COMPILED] if less else []), *unknown_draft, *resolved.warnings)
     return [ComparedRun(log.source, f"{facts.engine} start-up log", named, found, None, notes, doubted=len(doubted))]
@@ -486,5 +503,7 @@ def _cache_words(log: StartUp) -> list[str]:
     if not log.printed_tokens:
         return [f"the cache holds {log.kv_tokens:,} tokens"]
     pool = f" in {log.kv_bytes / GIB:.4g} GiB" if log.kv_bytes else ""
-    return [f"the cache holds {log.concurrency:g} sequences of {log.max_len:,} tokens{pool}, {log.kv_tokens:,} "
-            f"tokens; the log's own {log.printed_tokens:,} are divided by groups of layers"]  # fmt: skip
+    return [
+        f"the cache holds {log.concurrency:g} sequences of {log.max_len:,} tokens{pool}, {log.kv_tokens:,} "
+        f"tokens; the log's own {log.printed_tokens:,} are divided by groups of layers"
+    ]

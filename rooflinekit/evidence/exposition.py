@@ -97,8 +97,12 @@ def _samples(text: str, source: str) -> list[tuple[re.Match[str], Sample]]:
     if (lines := text.count("\n")) > _MOST_LINES:
         raise SpecError(f"{source}: has {lines:,} lines of metrics; an engine has thousands, at most {_MOST_LINES:,}")
     try:
-        return [(hit, sample) for family in text_string_to_metric_families(text) for sample in family.samples
-                if (hit := _NAME.match(sample.name))]  # fmt: skip
+        return [
+            (hit, sample)
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if (hit := _NAME.match(sample.name))
+        ]
     except ValueError as error:
         raise SpecError(f"{source}: is no Prometheus text exposition ({str(error)[:80]})") from None
 
@@ -116,8 +120,10 @@ def read_scrape(text: str, time: float, source: str) -> Scrape:
     llms = {sample.labels.get("model") for hit, sample in samples if hit[2].startswith("llm_")}
     if samples and not llms and not any(hit[1] for hit, _ in samples):
         models = sorted({sample.labels["model"] for _, sample in samples if "model" in sample.labels})
-        raise SpecError(f"{source}: is Triton with {', '.join(models) or 'no model'}, without TensorRT-LLM's metrics "
-                        "(nv_trt_llm_, nv_llm_); give the engine's own address")  # fmt: skip
+        raise SpecError(
+            f"{source}: is Triton with {', '.join(models) or 'no model'}, without TensorRT-LLM's metrics "
+            "(nv_trt_llm_, nv_llm_); give the engine's own address"
+        )
     for hit, sample in samples:
         labels, name = sample.labels, hit[2]
         if name.startswith("inference_") and labels.get("model") not in llms:
@@ -146,15 +152,18 @@ def read_scrape(text: str, time: float, source: str) -> Scrape:
             each = next((values[name + end] for name in names if name + end in values), None)
             if each:
                 found[key] = sum(each) / (len(each) if quantity == "kv_use" else 1)
-        buckets = next((f"{name}_bucket.le." for name in names
-                        if any(key.startswith(f"{name}_bucket.le.") for key in values)), "none")  # fmt: skip
+        buckets = next(
+            (f"{name}_bucket.le." for name in names if any(key.startswith(f"{name}_bucket.le.") for key in values)),
+            "none",
+        )
         sums = {name.removeprefix(buckets): sum(each) for name, each in values.items() if name.startswith(buckets)}
         found |= {f"{quantity}.le.{edge}": count for edge, count in sums.items()}
     size, count = (values.get(f"llm_kv_cache_block_metrics.{kind}", [0.0]) for kind in ("tokens_per", "max"))
     tokens = number_or(sum(blocks) or size[0] * sum(count), 0.0)
     known = {f"{name}{end}" for names in _names()["engines"][engine].values() for name in names for end in _ENDS}
-    notes = tuple(f"{source}: {said}; it is left out" for name, said in wrong.items()
-                  if name.partition(".le.")[0] in known)  # fmt: skip
+    notes = tuple(
+        f"{source}: {said}; it is left out" for name, said in wrong.items() if name.partition(".le.")[0] in known
+    )
     return Scrape(time, engine, model, found, int(tokens) or None, notes=notes)
 
 
@@ -217,26 +226,41 @@ def interval(before: Scrape, after: Scrape, source: str) -> MeasuredInterval | N
     gap = mean("gap") or ratio("gap_seconds", "output_tokens") or beyond_first
     first, whole = spread("ttft"), spread("e2e")
     gaps = MeasuredSpread(mean=1e3 * gap) if gap else spread("gap")
-    levels = {name: [value for each in (before, after) if not math.isnan(value := each.values.get(name, math.nan))]
-              for name in _GAUGES}  # fmt: skip
+    levels = {
+        name: [value for each in (before, after) if not math.isnan(value := each.values.get(name, math.nan))]
+        for name in _GAUGES
+    }
     gauges = {name: sum(each) / len(each) for name, each in levels.items() if each}
     facts = RunFacts(
-        model=after.model, engine=_NAMES.get(after.engine, after.engine),
+        model=after.model,
+        engine=_NAMES.get(after.engine, after.engine),
         isl=mean("isl") or (begun and grown.get("prompt_tokens", 0.0) / begun) or None,
         osl=osl or (ended and grown.get("output_tokens", 0.0) / ended) or None,
-        rate=begun / seconds or None, hits=ratio("hits", "asked"),
-    )  # fmt: skip
+        rate=begun / seconds or None,
+        hits=ratio("hits", "asked"),
+    )
     run = MeasuredRun(
-        source, f"{after.engine} metrics", facts, first, gaps, e2e=whole,
-        output_tok_s=grown.get("output_tokens", 0.0) / seconds or None, request_s=ended / seconds or None,
+        source,
+        f"{after.engine} metrics",
+        facts,
+        first,
+        gaps,
+        e2e=whole,
+        output_tok_s=grown.get("output_tokens", 0.0) / seconds or None,
+        request_s=ended / seconds or None,
         unbegun=grown["prompt_seconds"] / seconds + gauges.get("waiting", 0.0) if "prompt_seconds" in grown else None,
         servers=after.servers,
-    )  # fmt: skip
+    )
     preemptions, moving = grown.get("preemptions"), _moving(grown)
     return MeasuredInterval(
-        before.time, after.time, run, **gauges, preemptions=preemptions, kv_tokens=after.kv_tokens,
+        before.time,
+        after.time,
+        run,
+        **gauges,
+        preemptions=preemptions,
+        kv_tokens=after.kv_tokens,
         moving_ms=moving and 1e3 * moving,
-    )  # fmt: skip
+    )
 
 
 def read_page(source: str, text: str) -> MeasuredRun:
@@ -338,8 +362,11 @@ def read_recording(source: str, text: str) -> list[MeasuredInterval]:
     if len(looks) < 2:
         raise SpecError(lost[0] if lost else f"{source}: holds one scrape; a measurement needs two")
     count = len(lost) + sum(len(each) for _, each in looks)
-    notes = [units_note(units), _counted(samples, "samples are out of range"),
-             _counted(lost, f"of {count} scrapes are left out")]  # fmt: skip
+    notes = [
+        units_note(units),
+        _counted(samples, "samples are out of range"),
+        _counted(lost, f"of {count} scrapes are left out"),
+    ]
     said = tuple(filter(None, notes))
     found = (between(old, new, f"{source} at {_clock(time)}") for (_, old), (time, new) in pairwise(looks))
     return [replace(each, run=replace(each.run, notes=(*each.run.notes, *said))) for each in found if each is not None]
@@ -510,12 +537,21 @@ def _request(fields: Fields) -> tuple[dict[str, float], str]:
     """Lengths, times and start of one request, and the unit of its start. Raises SpecError for one that it lacks."""
     known = _names()
     quantities = known["requests"] | known["optional"]
-    found = {part: number for part, names in quantities.items()
-             if (number := fields.number(*names, most=_MOST[part])) is not None}  # fmt: skip
+    found = {
+        part: number
+        for part, names in quantities.items()
+        if (number := fields.number(*names, most=_MOST[part])) is not None
+    }
     if missing := next((part for part in known["requests"] if part not in found), None):
         raise SpecError(f"{fields.source}: has no {missing}: none of {', '.join(known['requests'][missing])}")
-    if wrong := next((f"{a} {found[a]:g} is more than {b} {found[b]:g}" for a, b in _ORDERED
-                      if a in found and found[a] > _CLOSE * found[b]), None):  # fmt: skip
+    if wrong := next(
+        (
+            f"{a} {found[a]:g} is more than {b} {found[b]:g}"
+            for a, b in _ORDERED
+            if a in found and found[a] > _CLOSE * found[b]
+        ),
+        None,
+    ):
         raise SpecError(f"{fields.source}: {wrong}")
     if empty := next((part for part in ("isl", "osl") if found[part] < 1.0), None):
         raise SpecError(f"{fields.source}: {empty} is {found[empty]:g}; a request has a token in and one out")
@@ -528,7 +564,7 @@ def _request(fields: Fields) -> tuple[dict[str, float], str]:
 
 def _minute(
     source: str, within: tuple[float, float], requests: Sequence[Mapping[str, float]], came: int, read: LoggedRequests
-) -> MeasuredInterval:  # fmt: skip
+) -> MeasuredInterval:
     """The requests that ended within a minute or a part of it, at the rate at which as many came.
 
     Those under way and those that wait are Little's law: their seconds over those of the minute.
@@ -550,11 +586,16 @@ def _minute(
     facts = RunFacts(model=read.model, isl=isl, osl=osl, rate=came / seconds, hits=hits)
     waiting = rate * mean(each["queue"] for each in waits) if waits else None
     run = MeasuredRun(
-        f"{source} at {_clock(end)}", "request log", facts,
-        MeasuredSpread(mean=mean(iter(first)), low=min(first)), MeasuredSpread(mean=mean(iter(gaps))),
+        f"{source} at {_clock(end)}",
+        "request log",
+        facts,
+        MeasuredSpread(mean=mean(iter(first)), low=min(first)),
+        MeasuredSpread(mean=mean(iter(gaps))),
         e2e=MeasuredSpread(mean=1e3 * stay),
-        output_tok_s=rate * osl, request_s=rate, notes=read.notes,
-    )  # fmt: skip
+        output_tok_s=rate * osl,
+        request_s=rate,
+        notes=read.notes,
+    )
     running = rate * stay - (waiting or 0.0)
     return MeasuredInterval(start, end, run, running, waiting, moving_ms=median(gaps) if gaps else None)
 

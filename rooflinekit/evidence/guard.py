@@ -194,8 +194,12 @@ def _table(path: Path, unit: str | None) -> Iterator[BenchmarkValue]:
 
 def _served_readings(run: MeasuredRun) -> Iterator[BenchmarkValue]:
     facts = run.facts
-    load = {"in": facts.isl and round(facts.isl), "out": facts.osl and round(facts.osl), "rate": facts.rate,
-            "in flight": facts.concurrency}  # fmt: skip
+    load = {
+        "in": facts.isl and round(facts.isl),
+        "out": facts.osl and round(facts.osl),
+        "rate": facts.rate,
+        "in flight": facts.concurrency,
+    }
     said = _named(str(facts.model or "model"), {name: cell for name, cell in load.items() if cell})
     for metric in _SERVED:
         if value := run.figures[metric][1]:
@@ -278,8 +282,14 @@ class Guarded(Answer):
     def to_dict(self) -> dict[str, Any]:
         """The JSON of the command."""
         rows = [asdict(row) | {"regressed": row.regressed} for row in self.checks]
-        return {"against": self.against, "regressed": len(self.regressions), "checks": rows, "noise": self.noise,
-                "notes": list(self.notes), "version": self.version}  # fmt: skip
+        return {
+            "against": self.against,
+            "regressed": len(self.regressions),
+            "checks": rows,
+            "noise": self.noise,
+            "notes": list(self.notes),
+            "version": self.version,
+        }
 
 
 def guard(
@@ -328,8 +338,9 @@ def _by_baseline(
 ) -> Guarded:
     shared = [name for name in now if name in before]
     if not shared:
-        raise InputError(f"no row is in both: {next(iter(now))!r} is not in the baseline, which has "
-                         f"{next(iter(before))!r}")  # fmt: skip
+        raise InputError(
+            f"no row is in both: {next(iter(now))!r} is not in the baseline, which has {next(iter(before))!r}"
+        )
     own = {name: _deviation(now[name], before[name]) for name in shared}
     known = [deviation for deviation in own.values() if deviation is not None]
     usual = max(median(known), _FINEST) if known else noise or ASSUMED
@@ -415,8 +426,9 @@ def _by_prediction(rows: Sequence[BenchmarkValue], given: Given) -> Guarded:
             lost["no calibration"] += 1
             continue
         cause = predicted.cause(row.value, predicted.expected, "predicted") if change > limit else ""
-        checks.append(Check(row.name, row.value, predicted.expected, False, change, limit, detectable,
-                            row.value / total, cause))  # fmt: skip
+        checks.append(
+            Check(row.name, row.value, predicted.expected, False, change, limit, detectable, row.value / total, cause)
+        )
         fast += row.value < predicted.bound
         releases[predicted.release] += 1
     if not checks:
@@ -455,8 +467,10 @@ class _Predicted:
         """Resource that limits the kernel, and the share of the datasheet's rate that it reaches."""
         if self.limit == "overhead":
             return f"waits for {_LIMITS[self.limit]}: {other * 1e6:.3g} µs {said}"
-        return (f"waits for {_LIMITS[self.limit]}: {percent(self.bound / value)} of the datasheet's rate, "
-                f"{percent(self.bound / other)} {said}")  # fmt: skip
+        return (
+            f"waits for {_LIMITS[self.limit]}: {percent(self.bound / value)} of the datasheet's rate, "
+            f"{percent(self.bound / other)} {said}"
+        )
 
 
 def _kernels(
@@ -535,8 +549,12 @@ def _served(rows: Sequence[BenchmarkValue], given: Given, notes: Counter[str]) -
             notes["no calibration, or more load than can be served"] += len(own)
             continue
         if output := posed.run.output_tok_s:  # of requests, where the user says what the file leaves out
-            own = [replace(row, name=row.name.removesuffix(_REQUESTS) + _OUTPUT, value=output, metric="output_tok_s")
-                   if row.metric == "request_s" else row for row in own]  # fmt: skip
+            own = [
+                replace(row, name=row.name.removesuffix(_REQUESTS) + _OUTPUT, value=output, metric="output_tok_s")
+                if row.metric == "request_s"
+                else row
+                for row in own
+            ]
         own = [row for row in own if all(0.0 < end < math.inf for end in expected.ends.get(row.metric, (0.0,)))]
         beaten += sum(each.impossible for each in metrics_of(run, expected) if each.metric in _SERVED)
         gap, more = attribute(run, expected, posed.load), max(posed.load.osl.mean - 1.0, 1.0)

@@ -154,8 +154,10 @@ def league(
             continue
         told(rivals.TITLES[tool])
         answers[rivals.TITLES[tool]] = _ask(python, tool, [question for _, question in found])
-    figures = tuple(_beside(figure, {tool: each[place] for tool, each in answers.items()})
-                    for place, (figure, _) in enumerate(found))  # fmt: skip
+    figures = tuple(
+        _beside(figure, {tool: each[place] for tool, each in answers.items()})
+        for place, (figure, _) in enumerate(found)
+    )
     standings = tuple(_standing(tool, figures) for tool in (OURS, BOUND, *answers))
     return League(figures, standings, dict(unanswered), tuple(absent))
 
@@ -239,10 +241,14 @@ def questions(group: ServedGroup) -> Iterator[RivalQuestion]:
     columns = (table[name] for name in ("load", "isl", "osl", "concurrency", "rate", "requests"))
     for load, isl, osl, users, rate, requests, share in zip(*columns, shrunk, strict=True):
         yield RivalQuestion(
-            load=load, isl=isl * share, osl=1.0 if math.isnan(osl) else osl * share,
-            users=0.0 if math.isnan(users) else users, rate=0.0 if math.isnan(rate) else rate,
-            requests=0 if math.isnan(requests) else round(requests), **facts,
-        )  # fmt: skip
+            load=load,
+            isl=isl * share,
+            osl=1.0 if math.isnan(osl) else osl * share,
+            users=0.0 if math.isnan(users) else users,
+            rate=0.0 if math.isnan(rate) else rate,
+            requests=0 if math.isnan(requests) else round(requests),
+            **facts,
+        )
 
 
 def mean_share(group: ServedGroup) -> pd.Series[float]:

@@ -32,9 +32,15 @@ from rooflinekit.model.types.errors import SpecError
 from rooflinekit.specs.files import json_lines, read_text
 
 __all__ = [
-    "MeasuredRun", "MeasuredSpread", "RunFacts", "StartUp", "from_json", "is_benchmark", "is_of_harness",
+    "MeasuredRun",
+    "MeasuredSpread",
+    "RunFacts",
+    "StartUp",
+    "from_json",
+    "is_benchmark",
+    "is_of_harness",
     "read_measurements",
-]  # fmt: skip
+]
 
 _ELSEWHERE = ("engine", "engine_version", "tp", "max_num_seqs")  # of a prediction's inputs: facts, or read apart
 _EXPOSITION = re.compile(r"^# (HELP|TYPE) |^(vllm|sglang|trtllm|llamacpp)[:_]\w+[ {]", re.MULTILINE)
@@ -183,8 +189,11 @@ def _predicted(source: str, data: Mapping[str, Any]) -> MeasuredRun:
     load, options = whole.inside("load"), options_of(Placed)
     static = inputs.count("concurrency") is None and inputs.number("rate") is None
     isl = inputs.number("isl")
-    said = {name: value for name, value in inputs.data.items()
-            if name in options and value not in (None, False, options[name].default)}  # fmt: skip
+    said = {
+        name: value
+        for name, value in inputs.data.items()
+        if name in options and value not in (None, False, options[name].default)
+    }
     said = {name: value for name, value in said.items() if name not in _ELSEWHERE}
     if said.get("attention_weights") == said.get("weights"):
         said.pop("attention_weights", None)
@@ -193,16 +202,30 @@ def _predicted(source: str, data: Mapping[str, Any]) -> MeasuredRun:
     engine = "@".join(filter(None, (whole.text("engine"), inputs.text("engine_version"))))
     users = inputs.count("batch") if static else inputs.count("concurrency")
     facts = RunFacts(
-        whole.text("model"), whole.text("gpu"), engine, inputs.count("tp"), isl, inputs.number("osl"), users,
-        inputs.number("rate"), requests=users if static else load.count("requests"),
-        max_num_seqs=inputs.count("max_num_seqs"), hits=(inputs.number("cached") or 0.0) / isl if isl else None,
+        whole.text("model"),
+        whole.text("gpu"),
+        engine,
+        inputs.count("tp"),
+        isl,
+        inputs.number("osl"),
+        users,
+        inputs.number("rate"),
+        requests=users if static else load.count("requests"),
+        max_num_seqs=inputs.count("max_num_seqs"),
+        hits=(inputs.number("cached") or 0.0) / isl if isl else None,
         warmup=load.count("warmup") or None,
-    )  # fmt: skip
+    )
     return MeasuredRun(
-        source, PREDICTED, facts, MeasuredSpread(whole.number("ttft_ms")), MeasuredSpread(whole.number("tpot_ms")),
-        e2e=MeasuredSpread(whole.number("e2e_ms")), output_tok_s=whole.number("output_tok_s"), static=static,
+        source,
+        PREDICTED,
+        facts,
+        MeasuredSpread(whole.number("ttft_ms")),
+        MeasuredSpread(whole.number("tpot_ms")),
+        e2e=MeasuredSpread(whole.number("e2e_ms")),
+        output_tok_s=whole.number("output_tok_s"),
+        static=static,
         deployment=tuple(said.items()),
-    )  # fmt: skip
+    )
 
 
 # GuideLLM (`benchmarks.json`): one measurement for each strategy that it ran
@@ -235,8 +258,12 @@ def _guidellm(source: str, data: Mapping[str, Any]) -> Iterator[MeasuredRun]:
 # AIPerf and GenAI-Perf: JSON (`profile_export_aiperf.json`, `…_genai_perf.json`) and CSV
 
 _PER_MS = {"ms": 1.0, "s": 1e3, "sec": 1e3, "seconds": 1e3, "us": 1e-3, "µs": 1e-3, "ns": 1e-6}
-_AIPERF = {"ttft": "time_to_first_token", "tpot": "inter_token_latency", "itl": "inter_chunk_latency",
-           "e2e": "request_latency"}  # fmt: skip
+_AIPERF = {
+    "ttft": "time_to_first_token",
+    "tpot": "inter_token_latency",
+    "itl": "inter_chunk_latency",
+    "e2e": "request_latency",
+}
 
 
 def _aiperf_csv(source: str, text: str) -> MeasuredRun:
@@ -267,14 +294,20 @@ def _aiperf(source: str, tool: str, data: Mapping[str, Any]) -> MeasuredRun:
     config = fields.inside("input_config")
     phases = config.data.get("phases")
     entries = phases if isinstance(phases, list) else list(phases.values()) if isinstance(phases, Mapping) else []
-    counted = [Fields(f"{config.source}.phases", entry) for entry in entries
-               if isinstance(entry, Mapping) and not entry.get("exclude_from_results")]  # fmt: skip
+    counted = [
+        Fields(f"{config.source}.phases", entry)
+        for entry in entries
+        if isinstance(entry, Mapping) and not entry.get("exclude_from_results")
+    ]
     loads = [config.inside("loadgen"), config.inside("perf_analyzer", "stimulus"), *counted, config]
     rate = next(filter(None, (load.number("request_rate", "rate") for load in loads)), None)
     concurrency = next(filter(None, (load.count("concurrency") for load in loads)), None)
     constant = any(load.text("arrival_pattern", "request_rate_mode", "type") == "constant" for load in loads)
-    models = (part.data.get(key) for part in (config.inside("endpoint"), config)
-              for key in ("model_names", "model_name", "model"))  # fmt: skip
+    models = (
+        part.data.get(key)
+        for part in (config.inside("endpoint"), config)
+        for key in ("model_names", "model_name", "model")
+    )
     named = (model[0] if isinstance(model, list) else model for model in models if model)
     told: dict[str, Any] = {"rate": rate, "concurrency": None if rate else concurrency}
     told["cv"] = 0.0 if constant and rate else None

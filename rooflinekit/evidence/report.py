@@ -72,8 +72,10 @@ def accuracy_rows(found: Accuracy) -> list[dict[str, Any]]:
 
 def accuracy_document(found: Accuracy) -> Document:
     """The whole answer."""
-    summary = [[kind, str(sum(group.n for group in found.kinds[kind])), *_cells(figures)]
-               for kind, figures in found.summary.items()]  # fmt: skip
+    summary = [
+        [kind, str(sum(group.n for group in found.kinds[kind])), *_cells(figures)]
+        for kind, figures in found.summary.items()
+    ]
     counted = f"{found.answered} of {found.rows} rows answered; errors are |predicted − measured| / measured"
     used = ", ".join(f"{name} ({digest})" for name, digest in found.calibrations.items())
     return [
@@ -107,11 +109,18 @@ def _percent(value: float | None) -> str:
 
 
 _NAMES = {
-    "ttft_ms": "TTFT", "tpot_ms": "TPOT", "e2e_ms": "E2EL", "output_tok_s": "output",
-    "weight_bytes": "weights", "kv_bytes_per_token_per_gpu": "cache a token", "kv_pool_bytes": "cache pool",
-    "kv_bytes_per_sequence_per_gpu": "cache a sequence", "kv_pool_tokens": "tokens in the pool",
-    "graph_bytes": "graphs", "activation_bytes": "activations",
-}  # fmt: skip
+    "ttft_ms": "TTFT",
+    "tpot_ms": "TPOT",
+    "e2e_ms": "E2EL",
+    "output_tok_s": "output",
+    "weight_bytes": "weights",
+    "kv_bytes_per_token_per_gpu": "cache a token",
+    "kv_pool_bytes": "cache pool",
+    "kv_bytes_per_sequence_per_gpu": "cache a sequence",
+    "kv_pool_tokens": "tokens in the pool",
+    "graph_bytes": "graphs",
+    "activation_bytes": "activations",
+}
 _FACTS = ("model", "gpu", "engine", "tp", "isl", "osl", "concurrency", "rate", "requests")
 
 
@@ -146,10 +155,15 @@ def _run(run: ComparedRun) -> Iterator[Section]:
     if run.doubted:
         yield Section("", [notes(run.notes[: run.doubted])])
     cells = [
-        [_NAMES[metric.metric], metric.statistic, _value(metric, metric.measured), _value(metric, metric.predicted),
-         percent(metric.error, 1, signed=True)]
+        [
+            _NAMES[metric.metric],
+            metric.statistic,
+            _value(metric, metric.measured),
+            _value(metric, metric.predicted),
+            percent(metric.error, 1, signed=True),
+        ]
         for metric in run.metrics
-    ]  # fmt: skip
+    ]
     yield Section("", [CellTable(["", "", "measured", "predicted", "error"], cells, left=(0, 1))])
     judged = [[_NAMES[each.metric], _interval(each), each.verdict] for each in run.metrics if each.verdict]
     if judged:
@@ -168,11 +182,15 @@ def _run(run: ComparedRun) -> Iterator[Section]:
 def _reconciled(run: ComparedRun, why: Why) -> Iterator[Section]:
     times = [each for each in run.metrics if each.metric in ("ttft_ms", "tpot_ms")]
     rows = [
-        [", ".join(f"{_option(change.option)} {_said(change.value)}" for change in reason.changes),
-         ", ".join(_said(change.was) for change in reason.changes),
-         *(ms(reason.predicted[each.metric]) for each in times), f"{reason.misfit:.1f}", f"{reason.score:.1f}"]
+        [
+            ", ".join(f"{_option(change.option)} {_said(change.value)}" for change in reason.changes),
+            ", ".join(_said(change.was) for change in reason.changes),
+            *(ms(reason.predicted[each.metric]) for each in times),
+            f"{reason.misfit:.1f}",
+            f"{reason.score:.1f}",
+        ]
         for reason in why.reasons
-    ]  # fmt: skip
+    ]
     head = ["changes that explain it", "in place of", *(_NAMES[each.metric] for each in times), "misfit", "score"]
     if rows:
         rows.append(["measured", "", *(ms(each.measured) for each in times), "", ""])
@@ -193,9 +211,11 @@ def _said(value: Any) -> str:
 
 _CHANGES = 26  # columns of the changes, of which several take lines of their own
 _FACT_WORDS = {
-    "hits": "cached share of prompts", "cv": "burstiness", "requests": "requests in all",
+    "hits": "cached share of prompts",
+    "cv": "burstiness",
+    "requests": "requests in all",
     "warmup": "requests of warm-up",
-}  # fmt: skip
+}
 
 
 def _interval(metric: ComparedMetric) -> str:
@@ -226,10 +246,15 @@ def fit_document(fit: EngineFit) -> Document:
     doubts += [f"not used: {name}: {why}" for name, why in fit.failed.items()]
     limits = {"most": "at the most", "least": "at the least"}
     costs = [
-        [each.prior.name, _cost(each.prior.name, each.prior.value, each.prior.spread),
-         _cost(each.prior.name, each.value, each.spread), percent(each.data), limits.get(each.at, "")]
+        [
+            each.prior.name,
+            _cost(each.prior.name, each.prior.value, each.prior.spread),
+            _cost(each.prior.name, each.value, each.spread),
+            percent(each.data),
+            limits.get(each.at, ""),
+        ]
         for each in fit.outcomes
-    ]  # fmt: skip
+    ]
     return [
         Section("", [CellTable(["engine cost", "before", "after", "data", ""], costs, left=(0, 4))]),
         Section("", [_errors(fit)]),
@@ -248,10 +273,13 @@ def _errors(fit: EngineFit) -> CellTable:
     errors: list[tuple[str, ServedFile | Error]] = [*zip(ends, fit.files, strict=True)]
     errors += ((f"all, {_NAMES[name]}", error) for name, error in fit.errors.items())
     table = [
-        [name, str(each.rows), *("" if figure is None else percent(figure, 1)
-                                 for figure in (each.before, each.after, each.unseen))]
+        [
+            name,
+            str(each.rows),
+            *("" if figure is None else percent(figure, 1) for figure in (each.before, each.after, each.unseen)),
+        ]
         for name, each in errors
-    ]  # fmt: skip
+    ]
     return CellTable(["mean error", "figures", "before", "after", "left out"], table)
 
 
@@ -313,12 +341,16 @@ def _part(value: float) -> str:
 def _gaps(now: Beside) -> Iterator[str]:
     if now.tpot.measured is not None and now.batch_ms is not None and now.step_ms is not None:
         stalls = "" if now.stall_ms is None else f"{_part(now.stall_ms)} from requests that stood still, "
-        yield (f"gap of TPOT {signed_ms(now.tpot.measured - now.tpot.expected)}: {_part(now.batch_ms)} from "
-               f"{now.in_flight:.1f} requests under way, {stalls}"
-               f"{_part(now.step_ms)} from steps of that many")  # fmt: skip
+        yield (
+            f"gap of TPOT {signed_ms(now.tpot.measured - now.tpot.expected)}: {_part(now.batch_ms)} from "
+            f"{now.in_flight:.1f} requests under way, {stalls}"
+            f"{_part(now.step_ms)} from steps of that many"
+        )
     if now.ttft.measured is not None and now.queue_ms is not None and now.prompt_ms is not None:
-        yield (f"gap of TTFT {signed_ms(now.ttft.measured - now.ttft.expected)}: {_part(now.queue_ms)} from "
-               f"waiting, {_part(now.prompt_ms)} from the prompt's own steps")  # fmt: skip
+        yield (
+            f"gap of TTFT {signed_ms(now.ttft.measured - now.ttft.expected)}: {_part(now.queue_ms)} from "
+            f"waiting, {_part(now.prompt_ms)} from the prompt's own steps"
+        )
 
 
 def _drifts(found: Watched) -> Iterator[str]:
@@ -420,8 +452,9 @@ def junit_xml(found: Guarded) -> str:
       <testcase classname="baseline" name="gemm" />
     </testsuite>
     """
-    suite = ET.Element("testsuite", name="rooflinekit guard", tests=str(len(found.checks)),
-                       failures=str(len(found.regressions)))  # fmt: skip
+    suite = ET.Element(
+        "testsuite", name="rooflinekit guard", tests=str(len(found.checks)), failures=str(len(found.regressions))
+    )
     for row in found.checks:
         case = ET.SubElement(suite, "testcase", classname=found.against, name=_NO_XML.sub("?", row.name))
         if row.regressed:
@@ -473,12 +506,21 @@ def _league_standing(each: Standing) -> list[str]:
 def _league_named(found: League, tool: str) -> list[Section]:
     sections = []
     for outcome, words in (("win", "nearer than"), ("loss", "further off than")):
-        own = sorted((each for each in found.figures if each.outcome(tool) == outcome),
-                     key=lambda each: -abs(_league_miss(each, OURS) - _league_miss(each, tool)))  # fmt: skip
+        own = sorted(
+            (each for each in found.figures if each.outcome(tool) == outcome),
+            key=lambda each: -abs(_league_miss(each, OURS) - _league_miss(each, tool)),
+        )
         if own:
             head = [f"{OURS} is {words} {tool}", "", "measured", "ours", tool]
-            cells = [[each.name, _METRIC_WORDS.get(each.metric, each.metric), three(each.measured),
-                      *(_league_answer(each, name) for name in (OURS, tool))] for each in own[:_NAMED]]  # fmt: skip
+            cells = [
+                [
+                    each.name,
+                    _METRIC_WORDS.get(each.metric, each.metric),
+                    three(each.measured),
+                    *(_league_answer(each, name) for name in (OURS, tool)),
+                ]
+                for each in own[:_NAMED]
+            ]
             more = [Words(f"and {len(own) - _NAMED:,} more")] if len(own) > _NAMED else []
             sections.append(Section("", [CellTable(head, cells, left=(0, 1)), *more]))
     return sections

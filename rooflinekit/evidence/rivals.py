@@ -85,27 +85,45 @@ def _every(row: Any, times: tuple[float, float, float], total: float, prefill: f
     """Every metric of a load, from its times [ms] and its rates of output and of prompt tokens [1/s]."""
     ttft, tpot, whole = times
     return {
-        "ttft_ms": ttft, "tpot_ms": tpot, "e2e_ms": whole, "output_tok_s_total": total,
-        "output_tok_s_per_gpu": total / row.gpus, "output_tok_s_per_user": 1e3 / tpot,
+        "ttft_ms": ttft,
+        "tpot_ms": tpot,
+        "e2e_ms": whole,
+        "output_tok_s_total": total,
+        "output_tok_s_per_gpu": total / row.gpus,
+        "output_tok_s_per_user": 1e3 / tpot,
         "prefill_tok_s": prefill,
-    }  # fmt: skip
+    }
 
 
 _SYSTEMS = {
-    "h100-sxm": "h100_sxm", "h200-sxm": "h200_sxm", "b200-sxm": "b200_sxm", "b300-sxm": "b300_sxm", "gb200": "gb200",
-    "a100-sxm-80gb": "a100_sxm", "a100-pcie-80gb": "a100_pcie", "l40s": "l40s",
+    "h100-sxm": "h100_sxm",
+    "h200-sxm": "h200_sxm",
+    "b200-sxm": "b200_sxm",
+    "b300-sxm": "b300_sxm",
+    "gb200": "gb200",
+    "a100-sxm-80gb": "a100_sxm",
+    "a100-pcie-80gb": "a100_pcie",
+    "l40s": "l40s",
     "rtx-pro-6000-blackwell": "rtx_pro_6000_server",
-}  # fmt: skip
+}
 _PATHS = {
-    "llama-3.1-405b": "meta-llama/Meta-Llama-3.1-405B", "mixtral-8x7b": "mistralai/Mixtral-8x7B-v0.1",
-    "deepseek-r1": "deepseek-ai/DeepSeek-R1", "gpt-oss-120b": "openai/gpt-oss-120b",
-    "gpt-oss-20b": "openai/gpt-oss-20b", "qwen3-30b-a3b": "Qwen/Qwen3-30B-A3B",
-}  # fmt: skip
+    "llama-3.1-405b": "meta-llama/Meta-Llama-3.1-405B",
+    "mixtral-8x7b": "mistralai/Mixtral-8x7B-v0.1",
+    "deepseek-r1": "deepseek-ai/DeepSeek-R1",
+    "gpt-oss-120b": "openai/gpt-oss-120b",
+    "gpt-oss-20b": "openai/gpt-oss-20b",
+    "qwen3-30b-a3b": "Qwen/Qwen3-30B-A3B",
+}
 _OWN_FORMAT = {"deepseek-r1": "fp8_block", "gpt-oss-120b": "mxfp4", "gpt-oss-20b": "mxfp4"}  # of those checkpoints
 _QUANT = {
-    "fp16": "bfloat16", "bf16": "bfloat16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4",
-    "int8": "int8_wo", "int4_g32": "int4_wo",
-}  # fmt: skip
+    "fp16": "bfloat16",
+    "bf16": "bfloat16",
+    "fp8": "fp8",
+    "fp8_block": "fp8_block",
+    "nvfp4": "nvfp4",
+    "int8": "int8_wo",
+    "int4_g32": "int4_wo",
+}
 _CACHE = {"fp16": "bfloat16", "bf16": "bfloat16", "fp8": "fp8", "int8": "int8"}
 _SCHEDULE = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 448, 512, 768, 1024, 1536, 2048)
 _ENGINES = ("vllm", "trtllm", "sglang")
@@ -156,10 +174,17 @@ def aiconfigurator(row: Any, mode: str = "SILICON") -> dict[str, float]:
     if row.load == "poisson":
         raise NoAnswerError("it has no open loop")
     given: dict[str, Any] = {
-        "model_path": path, "system_name": system,
-        "backend_name": row.engine, "database_mode": mode, "isl": round(row.isl), "osl": max(round(row.osl), 2),
-        "tp_size": row.tp, "pp_size": row.pp, "attention_dp_size": row.dp, "kvcache_quant_mode": _CACHE[row.kv],
-    }  # fmt: skip
+        "model_path": path,
+        "system_name": system,
+        "backend_name": row.engine,
+        "database_mode": mode,
+        "isl": round(row.isl),
+        "osl": max(round(row.osl), 2),
+        "tp_size": row.tp,
+        "pp_size": row.pp,
+        "attention_dp_size": row.dp,
+        "kvcache_quant_mode": _CACHE[row.kv],
+    }
     if row.weights in _QUANT:  # MXFP4 is the checkpoint's own, which it knows by itself
         given |= {"gemm_quant_mode": _QUANT[row.weights], "moe_quant_mode": _QUANT[row.weights]}
     elif row.engine == "trtllm" and row.gpu in ("b200-sxm", "b300-sxm", "gb200"):
@@ -209,19 +234,28 @@ def aisimulate(row: Any) -> dict[str, float]:
         raise NoAnswerError(NO_FORMAT)
     burst = row.load in ("static", "saturated")
     users = max(round(row.users or row.requests), 1)
-    load = {"type": "poisson", "requests_per_second": row.rate} if row.load == "poisson" else {
-        "type": "concurrency", "concurrency": users}  # fmt: skip
+    load = (
+        {"type": "poisson", "requests_per_second": row.rate}
+        if row.load == "poisson"
+        else {"type": "concurrency", "concurrency": users}
+    )
     split = {"replicas": 1, "tensor": row.tp, "pipeline": row.pp, "attention_data": row.dp}
     if row.experts:
         split |= {"moe_expert": row.ep, "moe_tensor": row.tp * row.dp // row.ep}
     config = {
         "traffic": {
             "source": {"type": "synthetic", "input_tokens": round(row.isl), "output_tokens": max(round(row.osl), 1)},
-            "load": load, "stop": {"requests": round(row.requests) or (users if burst else 10 * users)},
+            "load": load,
+            "stop": {"requests": round(row.requests) or (users if burst else 10 * users)},
         },
-        "engine": {"mode": "aggregated", "model": path, "hardware": system, "backend": row.engine,
-                   "workers": {"aggregated": {"parallelism": split}}},
-    }  # fmt: skip
+        "engine": {
+            "mode": "aggregated",
+            "model": path,
+            "hardware": system,
+            "backend": row.engine,
+            "workers": {"aggregated": {"parallelism": split}},
+        },
+    }
     found = _reported(config)
     ttft, tpot = (float(found[f"mean_{name}_ms"]) for name in ("ttft", "tpot"))
     total = float(found["output_throughput_tok_s"])

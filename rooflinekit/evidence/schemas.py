@@ -24,14 +24,18 @@ class _Compared(Answers):
     special: ClassVar = {
         **Answers.special,
         ComparedRun: {
-            **get_type_hints(RunFacts), "facts": None, "calibration": CalibrationName, "version": str,
+            **get_type_hints(RunFacts),
+            "facts": None,
+            "calibration": CalibrationName,
+            "version": str,
             "interval": OfRun | None,
         },
         ComparedMetric: {"error": Signed | None, "verdict": str},
         Gap: {
-            "notes": None, **dict.fromkeys(("step_ms", "interference_ms", "queue_ms", "protocol_ms", "e2e_ms"), Signed)
+            "notes": None,
+            **dict.fromkeys(("step_ms", "interference_ms", "queue_ms", "protocol_ms", "e2e_ms"), Signed),
         },
-    }  # fmt: skip
+    }
 
 
 def comparison_served() -> Schema:

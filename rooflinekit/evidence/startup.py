@@ -40,15 +40,17 @@ _lines = partial(table_of, __file__)
 def _patterns() -> Mapping[str, Mapping[str, Sequence[re.Pattern[str]]]]:
     return {
         engine: {name: [re.compile(each, re.MULTILINE) for each in lines] for name, lines in quantities.items()}
-        for engine, quantities in _lines().items() if engine not in _NO_ENGINE
-    }  # fmt: skip
+        for engine, quantities in _lines().items()
+        if engine not in _NO_ENGINE
+    }
 
 
 def is_startup(text: str) -> bool:
     """True if a text holds a line that an engine writes when it starts."""
     begin = text[:_BEGIN]
-    return any(each.search(begin) for quantities in _patterns().values() for lines in quantities.values()
-               for each in lines)  # fmt: skip
+    return any(
+        each.search(begin) for quantities in _patterns().values() for lines in quantities.values() for each in lines
+    )
 
 
 def read_startups(source: str, text: str) -> list[StartUp]:
@@ -73,8 +75,11 @@ def read_startup(source: str, text: str) -> StartUp:
         said = every[engine]
         plain = {name: value[0].replace(",", "") for name, value in said.items()}
         number = {name: number_of(word) for name, word in plain.items() if word.replace(".", "", 1).isdigit()}
-        size = {name.removesuffix("_size"): number_of(value[0], -MOST) * _SIZES[value[1]]
-                for name, value in said.items() if name.endswith("_size") and len(value) > 1}  # fmt: skip
+        size = {
+            name.removesuffix("_size"): number_of(value[0], -MOST) * _SIZES[value[1]]
+            for name, value in said.items()
+            if name.endswith("_size") and len(value) > 1
+        }
         line = next((line for line in reversed(text.splitlines()) if "ssm_state" in line), "")
         states = GIB * sum(map(number_of, _STATES.findall(line))) if engine == "sglang" else 0.0
     except ValueError as error:
@@ -95,9 +100,11 @@ def read_startup(source: str, text: str) -> StartUp:
     model, version = (said.get(name, (None,))[0] for name in ("model", "version"))
     stored = said.get("quantization", ("",))[0]
     told: dict[str, Any] = formats_of(stored, said.get("kv", ("",))[0])
-    told |= {name: value if name == "memory_fraction" else int(value)
-             for name in _TOLD + _TOLD_ABOVE_ONE
-             if (value := number.get(name, 0.0)) > (name in _TOLD_ABOVE_ONE)}  # fmt: skip
+    told |= {
+        name: value if name == "memory_fraction" else int(value)
+        for name in _TOLD + _TOLD_ABOVE_ONE
+        if (value := number.get(name, 0.0)) > (name in _TOLD_ABOVE_ONE)
+    }
     if "eager" in said:
         told["eager"] = True
     for name, on in (("prefix_caching", "True"), ("prefix_caching_off", "False")):

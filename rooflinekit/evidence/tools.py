@@ -263,10 +263,12 @@ def _llama_bench(fields: Fields) -> MeasuredRun:
         deployment["resident_layers"] = layers
     deployment |= {option: told for key, option in LLAMA_COUNTS.items() if (told := fields.count(key))}
     return llama_run(
-        fields.source, (prompt, made, depth), fields.number("avg_ts") or 0.0,
+        fields.source,
+        (prompt, made, depth),
+        fields.number("avg_ts") or 0.0,
         RunFacts(_QUANT.sub("", stem) or None, gpus[0] if gpus else None),
         deployment,
-    )  # fmt: skip
+    )
 
 
 def llama_run(
@@ -284,9 +286,13 @@ def llama_run(
     isl, osl = max(prompt + depth, 1), (made + 1 if made and not prompt else max(made, 1))
     whole = 1e3 * (prompt + made) / rate
     return MeasuredRun(
-        source, "llama-bench",
+        source,
+        "llama-bench",
         RunFacts(facts.model, facts.gpu, "llama.cpp", 1, isl, osl, 1, requests=1, hits=depth / isl if prompt else None),
-        MeasuredSpread(mean=None if made else whole), MeasuredSpread(mean=None if prompt else whole / max(made, 1)),
+        MeasuredSpread(mean=None if made else whole),
+        MeasuredSpread(mean=None if prompt else whole / max(made, 1)),
         e2e=MeasuredSpread(mean=whole if prompt and made else None),
-        static=True, notes=(f"{rate:,.4g} tokens/s",), deployment=tuple(deployment.items()),
-    )  # fmt: skip
+        static=True,
+        notes=(f"{rate:,.4g} tokens/s",),
+        deployment=tuple(deployment.items()),
+    )

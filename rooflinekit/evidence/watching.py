@@ -121,9 +121,11 @@ class Beside:
         Of a step of that many requests, of stalls beside it, and of the first token, but not near the knee. Requests
         that stood still are few, and their share of TPOT says nothing of steps.
         """
-        found = {name: (math.log(figure.measured / figure.expected), math.log(figure.expected))
-                 for name, figure in (("tpot", self.step), ("ttft", self.ttft))
-                 if figure.measured and 0.0 < figure.expected < math.inf}  # fmt: skip
+        found = {
+            name: (math.log(figure.measured / figure.expected), math.log(figure.expected))
+            for name, figure in (("tpot", self.step), ("ttft", self.ttft))
+            if figure.measured and 0.0 < figure.expected < math.inf
+        }
         if self.stall_ms is not None and self.step.measured:
             found["stalls"] = math.log1p(self.stall_ms / self.step.measured), math.log(self.step.expected)
         if self.rate > _STEADY * self.knee:
@@ -197,10 +199,13 @@ class Watched(Tabled):
     def to_rows(self) -> list[dict[str, Any]]:
         """One row an interval; the parts of a figure have its name before them."""
         return [
-            {f"{name}_{part}_ms" if part else name: one for name, value in asdict(each).items()
-             for part, one in (value.items() if isinstance(value, dict) else (("", value),))}
+            {
+                f"{name}_{part}_ms" if part else name: one
+                for name, value in asdict(each).items()
+                for part, one in (value.items() if isinstance(value, dict) else (("", value),))
+            }
             for each in self.intervals
-        ]  # fmt: skip
+        ]
 
 
 class Watcher:
@@ -255,13 +260,17 @@ class Watcher:
             answered = f"{servers[-1]} of {max(servers)} servers answered last"
             missing.append(f"{answered}; their load is divided by {self.given.replicas} replicas, as given")
         return Watched(
-            resolved.plan.model.name, resolved.plan.system.accelerator.name, self._posed.facts.engine or "vllm",
-            resolved.plan.deployment.gpus * self.given.copies(self._posed.run), tuple(self.seen),
+            resolved.plan.model.name,
+            resolved.plan.system.accelerator.name,
+            self._posed.facts.engine or "vllm",
+            resolved.plan.deployment.gpus * self.given.copies(self._posed.run),
+            tuple(self.seen),
             tuple(self._drift(name) for name, change in self._changes.items() if change.since is not None),
-            headroom(self.seen), self._moved(),
+            headroom(self.seen),
+            self._moved(),
             (*resolved.warnings, *self._notes(), *missing, *self._posed.assumed),
             about(resolved.plan)["calibration"],
-        )  # fmt: skip
+        )
 
     def _notes(self) -> list[str]:
         last = {each.run.source.partition(" at ")[0]: each.run.notes for each in self._intervals}
@@ -307,16 +316,23 @@ class Watcher:
         if posed is None or len(self.seen) <= self.learnt:
             return {}
         parts = ("rate", "isl", "osl", "hits")
-        told = [{part: getattr(each, part) or 0.0 for part in parts} | {"rate": each.rate / each.replicas}
-                for each in (*usual, now)]  # fmt: skip
+        told = [
+            {part: getattr(each, part) or 0.0 for part in parts} | {"rate": each.rate / each.replicas}
+            for each in (*usual, now)
+        ]
         base = {part: fmean(each[part] for each in told[:-1]) for part in parts}
         predictor = posed.resolved.predictor
 
         def tpot(**changed: float) -> float:
             at = base | changed
             isl, osl = (max(round(at[side]), 1) for side in ("isl", "osl"))
-            load = replace(posed.load, isl=Fixed(isl), osl=Fixed(osl), rate=at["rate"] * now.replicas,
-                           cached=min(round(at["hits"] * isl), isl - 1))  # fmt: skip
+            load = replace(
+                posed.load,
+                isl=Fixed(isl),
+                osl=Fixed(osl),
+                rate=at["rate"] * now.replicas,
+                cached=min(round(at["hits"] * isl), isl - 1),
+            )
             return play_load(predictor, load, posed.scheduler).tpot
 
         whole = tpot()
@@ -588,8 +604,12 @@ def headroom(seen: Sequence[Beside]) -> Headroom | None:
     highest = max((day for day in peaks if day < kinds), key=peaks.__getitem__, default=None)
     if highest is None:
         return left
-    found = _reached([-float(day * _DAY) for day in peaks], list(peaks.values()), now.knee,
-                     [(day - highest) % kinds for day in peaks])  # fmt: skip
+    found = _reached(
+        [-float(day * _DAY) for day in peaks],
+        list(peaks.values()),
+        now.knee,
+        [(day - highest) % kinds for day in peaks],
+    )
     left = replace(left, peak=peaks[highest])
     return left if found is None else replace(left, hours_left=found[0], hours_between=found[1:])
 

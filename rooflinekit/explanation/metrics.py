@@ -124,8 +124,10 @@ class Leaves:
         }
         told = replace(self.told(gpu, source), peaks=peaks)
         if (law := gpu.power) is not None:  # watts and joules of a board, each from the law's own source
-            flop = {dtype: self._fact(each, Quantity("e_f", f"energy of a FLOP in {dtype}", "J/FLOP", law.source))
-                    for dtype, each in law.flop.items()}  # fmt: skip
+            flop = {
+                dtype: self._fact(each, Quantity("e_f", f"energy of a FLOP in {dtype}", "J/FLOP", law.source))
+                for dtype, each in law.flop.items()
+            }
             told = replace(told, power=replace(self.told(law, lambda _: law.source), flop=flop))
         return replace(self.told(system, source), accelerator=told)
 
@@ -153,8 +155,12 @@ class Leaves:
 
         def source(name: str) -> str:
             several = "several" if plan.deployment.gpus > 1 else "one"
-            keys = {"context": f"memory.context.{several}", "non_torch": f"memory.non_torch.{several}",
-                    "graphs": "memory.graphs", "fraction": "memory.fraction"}  # fmt: skip
+            keys = {
+                "context": f"memory.context.{several}",
+                "non_torch": f"memory.non_torch.{several}",
+                "graphs": "memory.graphs",
+                "fraction": "memory.fraction",
+            }
             return _cited(plan.engine.provenance, f"engine.{keys.get(name, name)}", RULE)
 
         capacity = _cited(plan.system.accelerator.provenance, "memory.capacity", RULE)

@@ -86,8 +86,11 @@ class PlayedLoad:
         own = self.told(sequences, "batch", "sequences that decode on one attention replica, in the mean", "")
         decode = self.traced.predictor.plan.time(Batch.decode(own, named(isl + osl / 2.0, "keys", "mean context")))
         assert context == float(isl) + float(osl) / 2.0
-        parts = {name: named(part, f"t_{name}", f"{_PARTS[name]}: of a decode step at the mean batch", "s")
-                 for name, part in time_parts(decode, system.accelerator).items() if float(part)}  # fmt: skip
+        parts = {
+            name: named(part, f"t_{name}", f"{_PARTS[name]}: of a decode step at the mean batch", "s")
+            for name, part in time_parts(decode, system.accelerator).items()
+            if float(part)
+        }
         whole = named(sum(parts.values(), 0.0), "decode", "kernels and engine of that step", "s")
         symbols = {name: "engine" if name == "host" else name for name in parts}
         spent = [named(step * part / whole, symbols[name], _PARTS[name], "s") for name, part in parts.items()]

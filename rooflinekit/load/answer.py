@@ -344,8 +344,10 @@ class LoadPlay:
         Where the error of the cache's size decides whether all users have a place, both sides of that count.
         """
         lows, highs = (self._at(end) for end in ("low", "high"))
-        found = {metric: self.reach(metric, (low, high))
-                 for metric, low, high in zip(("ttft", "tpot"), lows, highs, strict=True)}  # fmt: skip
+        found = {
+            metric: self.reach(metric, (low, high))
+            for metric, low, high in zip(("ttft", "tpot"), lows, highs, strict=True)
+        }
         if (size := self._other_size) is None:
             return found
         other = self._play_some(None, size)

@@ -32,9 +32,16 @@ ENTRIES = ("start", "play")
 """Functions that are called from outside."""
 
 _READERS = {
-    "float": "number", "int": "count", "bool": "flag", "Numbers": "numbers", "Counts": "counts", "Flags": "flags",
-    "Parts[Counts]": "rows", "Parts[Numbers]": "number_rows", "Parts[Parts[Numbers]]": "planes",
-}  # fmt: skip
+    "float": "number",
+    "int": "count",
+    "bool": "flag",
+    "Numbers": "numbers",
+    "Counts": "counts",
+    "Flags": "flags",
+    "Parts[Counts]": "rows",
+    "Parts[Numbers]": "number_rows",
+    "Parts[Parts[Numbers]]": "planes",
+}
 """Readers of a field, by its type; functions of `rooflinekit.load.pointers`."""
 _DIMENSIONS = {"number": 0, "count": 0, "flag": 0, "numbers": 1, "counts": 1, "flags": 1, "rows": 2, "number_rows": 2,
                "planes": 3}  # fmt: skip

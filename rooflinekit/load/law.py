@@ -89,7 +89,7 @@ def full_engine(tables: tuple[Table, Table], rules: Rules, isl: float, osl: floa
 
 def in_flight(  # noqa: PLR0913, PLR0917 - those of `full_rate`, and the rate
     tables: tuple[Table, Table], rules: Rules, isl: float, osl: float, rate: float, cached: float = 0.0
-) -> float:  # fmt: skip
+) -> float:
     """Requests that run at once in one replica at a rate, no more than have a place: Little's law with mean steps.
 
         n = λ·(t_p + n_s·t(n))/(1 − λ·t_p)        t_p: time that a prompt adds; n_s: decode steps of an answer

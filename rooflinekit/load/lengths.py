@@ -30,8 +30,11 @@ MOST_TOKENS = 10_000_000
 
 _NORMAL = NormalDist()
 _NAMES: Mapping[str, Mapping[str, float | None]] = {
-    "lognormal": {"mean": None, "cv": None, "max": MOST_TOKENS}, "fixed": {}, "uniform": {}, "empirical": {},
-}  # fmt: skip
+    "lognormal": {"mean": None, "cv": None, "max": MOST_TOKENS},
+    "fixed": {},
+    "uniform": {},
+    "empirical": {},
+}
 _RANGE = re.compile(r"uniform:\s*(\d+)\s*-\s*(\d+)\s*", re.IGNORECASE)
 
 

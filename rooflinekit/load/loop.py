@@ -109,9 +109,17 @@ def share_chunks(t: Table, own: int, n: int, new: Counts, past: Counts, most_new
 
 
 def step_time(
-    t: Table, h: Table, decodes: int, keys: float, n: int, new: Counts, past: Counts, firsts: int, most_new: Counts,
+    t: Table,
+    h: Table,
+    decodes: int,
+    keys: float,
+    n: int,
+    new: Counts,
+    past: Counts,
+    firsts: int,
+    most_new: Counts,
     most_past: Counts,
-) -> float:  # fmt: skip
+) -> float:
     """Time of a step of sequences that decode with `keys` in the cache, and of `n` chunks of prompts [s].
 
     h: the table of steps whose halves take turns; new, past: tokens of each chunk, and those before them in the cache;

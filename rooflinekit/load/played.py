@@ -310,9 +310,17 @@ def standard_errors(pieces: Sequence[_Summary]) -> dict[str, float]:
 
 
 def play(  # noqa: PLR0913 - a load, and who reads what is written down
-    clients: Clients, rules: Rules, tables: tuple[Table, Table], *, seed: int = 0, encoders: int = 0, warmup: int = 0,
-    room: int = 0, drained: Callable[[State], None] = lambda state: None, stopped: Callable[[], bool] = lambda: False,
-) -> Played:  # fmt: skip
+    clients: Clients,
+    rules: Rules,
+    tables: tuple[Table, Table],
+    *,
+    seed: int = 0,
+    encoders: int = 0,
+    warmup: int = 0,
+    room: int = 0,
+    drained: Callable[[State], None] = lambda state: None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Played:
     """Play a load from an empty engine until its last request has ended, or the horizon.
 
     Args:

@@ -43,8 +43,10 @@ def _array(kind: Any, dimensions: int) -> Any:
     def read(typing: Any, words: Any, at: Any) -> Any:
         def make(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             own, made = _words(context, builder, arguments), make_array(array)(context, builder)
-            word = [builder.load(builder.gep(own, [context.get_constant(types.intp, place)]))
-                    for place in range(dimensions + 1)]  # fmt: skip
+            word = [
+                builder.load(builder.gep(own, [context.get_constant(types.intp, place)]))
+                for place in range(dimensions + 1)
+            ]
             size = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(kind)))
             strides = [size]
             for length in word[:1:-1]:

@@ -238,8 +238,9 @@ def kept_table(plan: Plan, *size: int) -> StepTable:
     if table is None and (held := _played_on.get((id(plan), size))) and held[0]() is plan:
         kept, table = plan, held[1]()
     if table is None or kept is not plan:
-        same = (other for (_, sized), (known, other) in reversed(_tables.items())
-                if sized == size and _alike(plan, known))  # fmt: skip
+        same = (
+            other for (_, sized), (known, other) in reversed(_tables.items()) if sized == size and _alike(plan, known)
+        )
         table = next(same, None)
     if table is None:
         table = build_table(plan, *size)
@@ -262,8 +263,9 @@ _FRONT = ("api_servers", "stream_interval", "front_end")
 
 def _alike(plan: Plan, other: Plan) -> bool:
     """True if two plans differ in their front end alone."""
-    same = all(getattr(plan, each.name) is getattr(other, each.name)
-               for each in fields(plan) if each.name != "deployment")  # fmt: skip
+    same = all(
+        getattr(plan, each.name) is getattr(other, each.name) for each in fields(plan) if each.name != "deployment"
+    )
     own = {name: getattr(plan.deployment.settings, name) for name in _FRONT}
     settings = replace(other.deployment.settings, **own)
     return same and replace(other.deployment, settings=settings) == plan.deployment

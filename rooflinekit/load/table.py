@@ -86,9 +86,11 @@ class Rows(dict[int, Row]):
     """
 
     def __init__(
-        self, worked_out: Callable[[int], Mapping[int, Row]], numbers: range = range(0),
+        self,
+        worked_out: Callable[[int], Mapping[int, Row]],
+        numbers: range = range(0),
         together: Callable[[], Array] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         self._worked_out, self.numbers, self._together = worked_out, numbers, together
 

@@ -94,10 +94,14 @@ def dense_operations(block: DenseFFN, shard: Shard) -> list[Operation]:
 
 def _adapters(name: str, inputs: int, rank: int, width: int, shard: Shard) -> list[Operation]:
     """Two matrices of low rank beside one that layers share, each layer's own."""
-    return [
-        replace(shard.linear(f"{name}_adapter_down", inputs, (("low", rank),)), own=True),
-        replace(shard.linear(f"{name}_adapter_up", rank, ((name, width),)), own=True),
-    ] if rank else []  # fmt: skip
+    return (
+        [
+            replace(shard.linear(f"{name}_adapter_down", inputs, (("low", rank),)), own=True),
+            replace(shard.linear(f"{name}_adapter_up", rank, ((name, width),)), own=True),
+        ]
+        if rank
+        else []
+    )
 
 
 def _ffn(block: DenseFFN, shard: Shard, module: str, prefix: str = "") -> list[Operation]:
@@ -199,8 +203,9 @@ def _exchanges(block: MixtureOfExperts, hidden: int, shard: Shard) -> tuple[list
     if shard.deployment.all_to_all == "deepep":
         split = block.experts, block.top_k, ranks, -(-ranks // shard.domain)
         each, once = (exchange_tiers(*split, each=low) for low in (True, False))
-        to = Exchange("expert_dispatch", ranks, hidden, block.experts, SCALED if asked is None else size, each, once,
-                      shard.tp)  # fmt: skip
+        to = Exchange(
+            "expert_dispatch", ranks, hidden, block.experts, SCALED if asked is None else size, each, once, shard.tp
+        )
         return [to], [replace(to, name="expert_combine", element=stream.bytes)]
     payload = (sent.links + sent.nic) * ranks / (ranks - 1.0)  # with the mean share that stays, as measured ones do
     shares = Tiers(sent.links / payload, sent.nic / payload)
@@ -247,9 +252,16 @@ def attention_operations(block: Attention, shard: Shard) -> list[Operation]:
         ops.append(KVAppend((("K cache", kv_heads, dim), ("V cache", kv_heads, block.v_head_dim))))
     name = "chunk_attention" if block.chunk else "window_attention" if block.window else "attention"
     core = AttentionCore(
-        name, heads, kv_heads, block.head_dim, block.v_head_dim, block.window, block.chunk,
-        sinks=heads if block.sinks else 0, policy=shard.deployment.kv_policy,
-    )  # fmt: skip
+        name,
+        heads,
+        kv_heads,
+        block.head_dim,
+        block.v_head_dim,
+        block.window,
+        block.chunk,
+        sinks=heads if block.sinks else 0,
+        policy=shard.deployment.kv_policy,
+    )
     ops += (
         _over_context(core, shard) if block.indexer is None else _chosen(block, block.indexer, heads, kv_heads, shard)
     )
@@ -273,8 +285,9 @@ def cross_operations(block: CrossAttention, shard: Shard) -> list[Operation]:
     the whole context is that over both caches, and none follows here.
     """
     heads, kv_heads, dim = block.heads // shard.tp, shard.kv_heads(block.kv_heads), block.head_dim
-    keys = shard.linear("cross_kv_proj", shard.hidden, (("K", kv_heads, dim), ("V", kv_heads, dim)),
-                        bias=block.qkv_bias)  # fmt: skip
+    keys = shard.linear(
+        "cross_kv_proj", shard.hidden, (("K", kv_heads, dim), ("V", kv_heads, dim)), bias=block.qkv_bias
+    )
     width, wide, length = heads * dim, kv_heads * dim, block.length
     once = [
         _without_keys(keys, block),
@@ -306,9 +319,10 @@ def _chosen(block: Attention, indexer: Indexer, heads: int, kv_heads: int, shard
         Parameters("other", 2 * dim, shard.other),
         KVAppend((("index cache", dim),), "index_append", index_key_bytes(dim, index), index),
         IndexScores(own, dim, index, layer),
-        ChosenCore(heads, kv_heads, block.head_dim, kv_heads * (block.head_dim + block.v_head_dim), layer,
-                   top_k=indexer.top_k),
-    ]  # fmt: skip
+        ChosenCore(
+            heads, kv_heads, block.head_dim, kv_heads * (block.head_dim + block.v_head_dim), layer, top_k=indexer.top_k
+        ),
+    ]
 
 
 def compressed_operations(block: CompressedAttention, shard: Shard) -> list[Operation]:
@@ -445,10 +459,14 @@ def _indexer_operations(indexer: Indexer, query_dim: int, shard: Shard, layer: s
         shard.linear("index_k_proj", shard.hidden, keys),
         Parameters("other", 2 * indexer.head_dim, shard.other),  # LayerNorm on the index keys
         *_pooled(indexer, shard),
-        KVAppend((("index cache", indexer.head_dim),), "index_append",
-                 index_key_bytes(indexer.head_dim, shard.precision.index), shard.precision.index),
+        KVAppend(
+            (("index cache", indexer.head_dim),),
+            "index_append",
+            index_key_bytes(indexer.head_dim, shard.precision.index),
+            shard.precision.index,
+        ),
         IndexScores(indexer.heads, indexer.head_dim, shard.precision.index, layer, indexer.pool),
-    ]  # fmt: skip
+    ]
 
 
 def _pooled(indexer: Indexer, shard: Shard) -> list[Operation]:
@@ -468,9 +486,11 @@ def delta_net_operations(block: GatedDeltaNet, shard: Shard) -> list[Operation]:
     key_width, value_width = keys * block.key_dim, values * block.value_dim
     mixed = 2 * key_width + value_width
     whole: list[Part] = [
-        ("Q", keys, block.key_dim), ("K", keys, block.key_dim), ("V", values, block.value_dim),
+        ("Q", keys, block.key_dim),
+        ("K", keys, block.key_dim),
+        ("V", values, block.value_dim),
         ("gate", values, block.value_dim),
-    ]  # fmt: skip
+    ]
     decay_rank = 0 if block.whole_decay else block.decay_rank
     ranks = (("decay", decay_rank, key_width), ("gate", block.gate_rank, value_width))
     low = [(name, rank, width) for name, rank, width in ranks if rank]
@@ -675,22 +695,30 @@ def _residuals(layer: Layer, block: Mixer | FeedForward, shard: Shard) -> tuple[
 def _bypass(rank: int, shard: Shard) -> list[Operation]:
     """Two matrices of low rank beside attention and the norm behind them, whole on every rank."""
     hidden = shard.hidden
-    return [
-        shard.linear("bypass_down", hidden, (("low", rank),), "other"),
-        shard.linear("bypass_up", rank, (("hidden", hidden),), "other"),
-        _pass("bypass_norm", 3 * hidden, hidden, 6.0 * hidden, hidden, shard.other),
-    ] if rank else []  # fmt: skip
+    return (
+        [
+            shard.linear("bypass_down", hidden, (("low", rank),), "other"),
+            shard.linear("bypass_up", rank, (("hidden", hidden),), "other"),
+            _pass("bypass_norm", 3 * hidden, hidden, 6.0 * hidden, hidden, shard.other),
+        ]
+        if rank
+        else []
+    )
 
 
 def _token_input(layer: Layer, shard: Shard) -> list[Operation]:
     """A token's embedding for this layer, gated by the stream, projected, normed, added to all streams but one."""
     hidden, width, taken = shard.hidden, layer.token_width, max(layer.streams - 1, 1)
-    return [
-        shard.linear("token_gate_proj", hidden, (("gate", width),), "other"),
-        Elementwise("token_gate", 2 * width, width, 6.0 * width),
-        shard.linear("token_up_proj", width, (("hidden", hidden),), "other"),
-        _pass("token_norm", (1 + taken) * hidden, taken * hidden, (4.0 + taken) * hidden, hidden, shard.other),
-    ] if width else []  # fmt: skip
+    return (
+        [
+            shard.linear("token_gate_proj", hidden, (("gate", width),), "other"),
+            Elementwise("token_gate", 2 * width, width, 6.0 * width),
+            shard.linear("token_up_proj", width, (("hidden", hidden),), "other"),
+            _pass("token_norm", (1 + taken) * hidden, taken * hidden, (4.0 + taken) * hidden, hidden, shard.other),
+        ]
+        if width
+        else []
+    )
 
 
 def _attended(layer: Layer, shard: Shard) -> Elementwise:
@@ -799,8 +827,9 @@ def _beside_encoder(model: Model, encoder: Encoder, runs: Runs, shard: Shard) ->
         OfImages(shard.linear(f"conv_{place}", width, (("hidden", hidden),), "other", bias=True), 1.0, length, True)
         for place, (width, length) in enumerate(encoder.stem, 1)
     ]
-    table = rows * hidden + sum(2 * encoder.buckets * layer.mixer.heads for layer in encoder.layers[:1]
-                                if isinstance(layer.mixer, Attention))  # fmt: skip
+    table = rows * hidden + sum(
+        2 * encoder.buckets * layer.mixer.heads for layer in encoder.layers[:1] if isinstance(layer.mixer, Attention)
+    )
     layers = [
         ([_of_encoder(op, rows) for op in layer_operations(layer, shard)], count)
         for layer, count in Counter(encoder.layers).items()
@@ -808,9 +837,12 @@ def _beside_encoder(model: Model, encoder: Encoder, runs: Runs, shard: Shard) ->
     norm = _of_encoder(_norm("encoder_norm", encoder.layers[-1].norm, shard), rows)
     (entry, once), *others = runs
     return [
-        (entry, once), ([*stem, Parameters("other", table, shard.other)], 1), *layers, ([norm], 1),
+        (entry, once),
+        ([*stem, Parameters("other", table, shard.other)], 1),
+        *layers,
+        ([norm], 1),
         *_answering(encoder, others),
-    ]  # fmt: skip
+    ]
 
 
 def _run(layer: Layer, model: Model, shard: Shard, on_host: bool, experts: bool) -> list[Operation]:

@@ -138,8 +138,11 @@ class MemoryModel:
         An engine that replays graphs starts only with as many blocks as sequences may run. Infinite if none is needed.
         """
         activations = self._activations(1.0, 1.0)
-        found = [(float(stage.layout.blocks(self.pool(stage, activations))), stage.layout)
-                 for stage in self.stages if stage.layout.states]  # fmt: skip
+        found = [
+            (float(stage.layout.blocks(self.pool(stage, activations))), stage.layout)
+            for stage in self.stages
+            if stage.layout.states
+        ]
         held = [(blocks, blocks * layout.block_bytes // layout.law.bytes(1.0)) for blocks, layout in found]
         return min(((blocks, float(whole)) for blocks, whole in held), default=(math.inf, math.inf))
 

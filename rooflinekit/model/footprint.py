@@ -184,8 +184,9 @@ def activation_peak(plan: Plan, token_budget: float) -> Peak:
     columns = model.vocab if model.outputs is None else model.outputs
     logits = columns * 4.0
     kept = token_budget * _workspace_elements(plan, token_budget) * stream if rule.expert_workspace else 0.0
-    heads = max((layer.mixer.value_heads for layer in model.layer_counts if isinstance(layer.mixer, GatedDeltaNet)),
-                default=0)  # fmt: skip
+    heads = max(
+        (layer.mixer.value_heads for layer in model.layer_counts if isinstance(layer.mixer, GatedDeltaNet)), default=0
+    )
     gathered = _gathered_bytes(plan)
     around = (1.0 + max(layer.carried for layer in model.layer_counts)) * hidden  # hidden states and residual
     rows = _step_buffer(plan, token_budget, columns) if rule.step_buffer else 0.0

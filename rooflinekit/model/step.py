@@ -748,9 +748,14 @@ _PARALLEL = "docs/parallelism.md"
 _SURE = 1e-6  # tokens that steps vary by at least, where they do
 _GRAPHED = "graph_tokens", "tokens of the largest CUDA graph", "", "the sizes that the engine captures"
 _BETWEEN_GRAPHS = {
-    "attention_prefill", "attention_decode", "mla_prefill", "mla_decode", "sparse_attention", "linear_attention",
+    "attention_prefill",
+    "attention_decode",
+    "mla_prefill",
+    "mla_decode",
+    "sparse_attention",
+    "linear_attention",
     "kv_append",
-}  # fmt: skip
+}
 """Families of vLLM's `splitting_ops` (config/compilation.py)."""
 _BUDGET = "budget", "tokens of a step at most", "", "the engine's token budget"
 _PASSES = "passes", "engine steps: prompts beyond the token budget take several"

@@ -95,11 +95,14 @@ def _layer(vision: Vision, patches: tuple[int, int], window: int, shard: Shard) 
     join = [shard.joined("vision_reduce", "all_reduce", hidden)] if ranks > 1 else []
     inner: list[Operation] = [norm, _linear("qkv_proj", hidden, 3 * own, shard), *rope]
     outer: list[Operation] = [
-        _linear("o_proj", own, hidden, shard), *join, norm,
+        _linear("o_proj", own, hidden, shard),
+        *join,
+        norm,
         _linear("up_proj", hidden, width * (2 if vision.gated else 1), shard),
         Elementwise("vision_activation", width * (2 if vision.gated else 1), width, 5.0 * width),
-        _linear("down_proj", width, hidden, shard), *join,
-    ]  # fmt: skip
+        _linear("down_proj", width, hidden, shard),
+        *join,
+    ]
     seen = OfImages(attention, count * length / window, window) if window else OfImages(attention, count, length)
     ops = [OfImages(op, count, length) for op in inner]
     return [*ops, seen, *(OfImages(op, count, length) for op in outer)]

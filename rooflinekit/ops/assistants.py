@@ -31,9 +31,14 @@ with needing("serving assistants", "mcp"):
 _SPECS: dict[str, Kind] = {"model": "model", "gpu": "accelerator"}
 _METHOD = "rooflinekit://method"
 _METHOD_OF = {
-    "model.roofline": ("roofline_bound", "time_kernel"), "model.step": (), "model.operating_point": (),
-    "model.capacity": (), "load.loop": ("play",), "load.law": ("full_rate",), "model.power": (),
-}  # fmt: skip
+    "model.roofline": ("roofline_bound", "time_kernel"),
+    "model.step": (),
+    "model.operating_point": (),
+    "model.capacity": (),
+    "load.loop": ("play",),
+    "load.law": ("full_rate",),
+    "model.power": (),
+}
 """Modules and functions whose first words are the method."""
 
 
@@ -60,8 +65,9 @@ def server(seconds: float = 60.0) -> Server[Any]:
     async def list_resources(context: Any, asked: Any) -> types.ListResourcesResult:
         specs = [
             types.Resource(uri=f"rooflinekit://{word}/{name}", name=name, mime_type="application/yaml")
-            for word, kind in _SPECS.items() for name in names(kind)
-        ]  # fmt: skip
+            for word, kind in _SPECS.items()
+            for name in names(kind)
+        ]
         method = types.Resource(uri=_METHOD, name="method", mime_type="text/plain")
         return types.ListResourcesResult(resources=[method, *specs])
 
@@ -80,13 +86,16 @@ def server(seconds: float = 60.0) -> Server[Any]:
             await workers.close()
 
     return Server(
-        "rooflinekit", version=__version__,
+        "rooflinekit",
+        version=__version__,
         instructions="Predictions of LLM inference from first principles. Every answer has a basis: level, 90 % "
         "interval, evidence, sources; say them beside the numbers.",
-        on_list_tools=list_tools, on_call_tool=call_tool,
-        on_list_resources=list_resources, on_read_resource=read_resource,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+        on_list_resources=list_resources,
+        on_read_resource=read_resource,
         lifespan=served,
-    )  # fmt: skip
+    )
 
 
 def _spec(uri: str) -> str:

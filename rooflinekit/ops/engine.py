@@ -100,8 +100,10 @@ class Deployed:
             raise InputError(f"{name} has no part in a server: clients decide it by what they send; leave it out")
         given = read(SimulationOptions, scenario)
         resolved, setup = deployed(model, gpu, given)
-        isl, osl = (parse_length(spread_length(key, given.get(key, usual), given.get(f"{key}_cv")))
-                    for key, usual in (("isl", 1024), ("osl", 256)))  # fmt: skip
+        isl, osl = (
+            parse_length(spread_length(key, given.get(key, usual), given.get(f"{key}_cv")))
+            for key, usual in (("isl", 1024), ("osl", 256))
+        )
         return cls(str(model), resolved, setup, isl, osl)
 
     @classmethod
@@ -112,8 +114,10 @@ class Deployed:
         """
         data: Any = plan if isinstance(plan, Mapping) else read_json(Path(plan))
         parts = parts_of_plan(data, candidate)
-        own = [cls.read(**{key: value for key, value in part.scenario.items() if key not in (*_SENDING, *_STATIC)})
-               for part in parts]  # fmt: skip
+        own = [
+            cls.read(**{key: value for key, value in part.scenario.items() if key not in (*_SENDING, *_STATIC)})
+            for part in parts
+        ]
         counts, router = [part.replicas for part in parts], data.get("router") or "round-robin"
         if [part.role for part in parts] == ["prefill", "decode"]:
             setup = replace(own[1].setup, replicas=counts[1], prefill_replicas=counts[0], router=router)

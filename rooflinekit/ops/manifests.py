@@ -90,8 +90,14 @@ def _head(launch: Launch, target: str) -> Iterator[str]:
 
     def comment(text: str, first: str = "# ") -> list[str]:
         plain = " ".join("".join(each if each.isprintable() else " " for each in text).split())
-        return wrap(plain, _WIDTH, initial_indent=first, subsequent_indent="#   ", break_long_words=False,
-                    break_on_hyphens=False)  # fmt: skip
+        return wrap(
+            plain,
+            _WIDTH,
+            initial_indent=first,
+            subsequent_indent="#   ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
 
     yield f"# rooflinekit {__version__} launch --target {target}"
     for server in launch.servers:
@@ -99,8 +105,11 @@ def _head(launch: Launch, target: str) -> Iterator[str]:
         name = "" if server.role == "serve" else f"{server.role}: "
         yield from comment(f"{name}{made.model} on {made.gpus} x {made.gpu}, {made.engine} {made.version}")
         yield from comment(predicted(server))
-        carried = [f"{server.replicas} replicas" if server.replicas > 1 else "1 replica", f"{server.gpus} accelerators",
-                   *(f"{each.flag} {each.value}" for each in server.settings if each.on_command_line)]  # fmt: skip
+        carried = [
+            f"{server.replicas} replicas" if server.replicas > 1 else "1 replica",
+            f"{server.gpus} accelerators",
+            *(f"{each.flag} {each.value}" for each in server.settings if each.on_command_line),
+        ]
         yield from comment(f"{name}carried: {'; '.join(carried + _scaled(server, target))}")
     yield from comment(f"not carried: {_facts()['targets'][target]['left']}")
     if image := _facts()["own_images"].get(target):
@@ -197,8 +206,11 @@ def _llm_d(launch: Launch) -> list[dict[str, Any]]:
 
 
 _DYNAMO_SAYS = (
-    "--port", "--distributed-executor-backend", "--data-parallel-address", "--data-parallel-size-local",
-)  # fmt: skip
+    "--port",
+    "--distributed-executor-backend",
+    "--data-parallel-address",
+    "--data-parallel-size-local",
+)
 """Settings that Dynamo's operator decides: examples/backends/vllm/deploy/v1beta1/disagg-multinode.yaml (04521f4) and
 deploy/operator/internal/dynamo/backend_vllm.go (003d1ee)."""
 

@@ -113,8 +113,11 @@ class Metrics:
             whole = family(short, said, "counter")
             lines += [f"{whole}_total{{{label}}} {each.counters[short]}" for label, each in both]
         whole = family("request_success", "Requests that ended", "counter")
-        lines += [f'{whole}_total{{{label},finished_reason="{why}"}} {count}'
-                  for label, each in both for why, count in each.finished.items()]  # fmt: skip
+        lines += [
+            f'{whole}_total{{{label},finished_reason="{why}"}} {count}'
+            for label, each in both
+            for why, count in each.finished.items()
+        ]
         for short, (_, said) in known["histograms"].items():
             whole = family(short, said, "histogram")
             for label, each in both:

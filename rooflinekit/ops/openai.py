@@ -63,8 +63,13 @@ _WORD, _BYTES = " the", 4  # a token of an answer, and bytes of one of a prompt
 _LARGEST = 16 * 2**20  # bytes of a request
 _SHORT = 16  # output tokens of a completion that says no number, as OpenAI's interface has it
 _MOST_ANSWERS = 128  # of one request
-_SLOWER = {"best_of": (None, 1), "use_beam_search": (None, False), "echo": (None, False), "suffix": (None, ""),
-           "prompt_logprobs": (None, 0)}  # fmt: skip
+_SLOWER = {
+    "best_of": (None, 1),
+    "use_beam_search": (None, False),
+    "echo": (None, False),
+    "suffix": (None, ""),
+    "prompt_logprobs": (None, 0),
+}
 """Parameters that would change how long a request takes, with the values that change nothing."""
 _STOPPED = "the engine stopped by a bug; the server's log says which"
 _OTHERS = 64  # connections beside those of answers: scrapes, looks at the models
@@ -181,10 +186,12 @@ class CompletionRequest:
         most = (min(room, _SHORT) if not self.chat else room) if asked is None else asked
         if most > room or room < 1:
             raise RefusedError(
-                400, f"This model's maximum context length is {engine.longest} tokens. However, you requested "
+                400,
+                f"This model's maximum context length is {engine.longest} tokens. However, you requested "
                 f"{prompt.tokens + max(asked or 1, 1)} tokens ({prompt.tokens} in the prompt, {asked or 1} in the "
-                "completion). Please reduce the length of the prompt or completion.", "max_tokens",
-            )  # fmt: skip
+                "completion). Please reduce the length of the prompt or completion.",
+                "max_tokens",
+            )
         least = body.get("min_tokens") or 0
         if body.get("ignore_eos") is True:
             return most, True
@@ -245,8 +252,9 @@ class CompletionRequest:
                     continue
                 over = stream.ended == "finished" and stream.made == stream.job.osl
                 reason = ("length" if stream.limited else "stop") if over else None
-                found += [event(place * self.samples + each, not sent[place], new, reason)
-                          for each in range(self.samples)]  # fmt: skip
+                found += [
+                    event(place * self.samples + each, not sent[place], new, reason) for each in range(self.samples)
+                ]
                 sent[place] = stream.made
             ended = all(stream.ended for stream in streams)
             if ended:
@@ -514,8 +522,15 @@ class _EngineServer:
         """The one that is here."""
         self.admit(request)
         what = self.engine.what
-        one = {"id": what.name, "object": "model", "created": int(time()), "owned_by": "rooflinekit",
-               "root": what.resolved.plan.model.name, "parent": None, "max_model_len": self.engine.longest}  # fmt: skip
+        one = {
+            "id": what.name,
+            "object": "model",
+            "created": int(time()),
+            "owned_by": "rooflinekit",
+            "root": what.resolved.plan.model.name,
+            "parent": None,
+            "max_model_len": self.engine.longest,
+        }
         return _json({"object": "list", "data": [one]})
 
     async def metrics(self, request: Request) -> Response:
@@ -549,9 +564,12 @@ class _EngineServer:
 
 
 def application(
-    engine: PlayedEngine, clock: str = "real", streams: int = STREAMS, local: bool = True,
+    engine: PlayedEngine,
+    clock: str = "real",
+    streams: int = STREAMS,
+    local: bool = True,
     ready: Callable[[], None] = lambda: None,
-) -> ASGIApp:  # fmt: skip
+) -> ASGIApp:
     """The server as an ASGI application.
 
     Args:

@@ -12,10 +12,14 @@ from rooflinekit.version import __version__
 Schema: TypeAlias = dict[str, Any]
 
 _REFUSALS = {
-    "400": "the body is no JSON object, or the request names another host", "401": "the token is missing, or another",
-    "408": "the question, or its answer, takes too long or too much memory", "413": "the question is too long",
-    "415": "the question is no JSON", "422": "the question cannot be answered", "429": "too many questions are waiting",
-}  # fmt: skip
+    "400": "the body is no JSON object, or the request names another host",
+    "401": "the token is missing, or another",
+    "408": "the question, or its answer, takes too long or too much memory",
+    "413": "the question is too long",
+    "415": "the question is no JSON",
+    "422": "the question cannot be answered",
+    "429": "too many questions are waiting",
+}
 
 
 def openapi() -> Schema:
@@ -45,9 +49,12 @@ def openapi() -> Schema:
     paths["/healthz"] = {"get": about | {"responses": {"200": _body(health, "the version")}}}
     token = {"type": "http", "scheme": "bearer"}
     return {
-        "openapi": "3.1.0", "info": {"title": "rooflinekit", "version": __version__}, "paths": paths,
-        "components": {"schemas": shared, "securitySchemes": {"token": token}}, "security": [{}, {"token": []}],
-    }  # fmt: skip
+        "openapi": "3.1.0",
+        "info": {"title": "rooflinekit", "version": __version__},
+        "paths": paths,
+        "components": {"schemas": shared, "securitySchemes": {"token": token}},
+        "security": [{}, {"token": []}],
+    }
 
 
 def _answered(tool: str) -> Schema:

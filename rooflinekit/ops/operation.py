@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from rooflinekit.evidence.watching import Watched
 
 _rows = partial(table_of, __file__)
-_CAUSES = {"tpot": {"batch": "batch_ms", "stalls": "stall_ms", "step": "step_ms"},
-           "ttft": {"queue": "queue_ms", "prompt": "prompt_ms"}}  # fmt: skip
+_CAUSES = {
+    "tpot": {"batch": "batch_ms", "stalls": "stall_ms", "step": "step_ms"},
+    "ttft": {"queue": "queue_ms", "prompt": "prompt_ms"},
+}
 _PREFIX = "rooflinekit_"
 _HALF, _TALL = 12, 8  # columns and rows of a panel
 
@@ -57,8 +59,10 @@ def values(answer: Watched) -> Iterator[Said]:
     yield said("requests_per_second", now.knee, "knee")
     yield said("headroom_ratio", None if room is None else room.share)
     yield said("headroom_hours", None if room is None else room.hours_left)
-    for kind, cache, waiting in (("measured", now.kv_use, now.waiting),
-                                 ("expected", now.kv_expected, now.waiting_expected)):  # fmt: skip
+    for kind, cache, waiting in (
+        ("measured", now.kv_use, now.waiting),
+        ("expected", now.kv_expected, now.waiting_expected),
+    ):
         yield said("cache_ratio", cache, kind)
         yield said("waiting_requests", waiting, kind)
     yield said("replicas", now.replicas, answer.model, answer.gpu)
@@ -91,8 +95,10 @@ def rules() -> str:
     found = _rows()
     recording = [{"record": name, "expr": expr} for name, expr in found["recording"].items()]
     names = ("expr", "lasting", "severity", "said")
-    alerts = [filled(found, "alert", {"name": name, **dict(zip(names, row, strict=True))})
-              for name, row in found["alerts"].items()]  # fmt: skip
+    alerts = [
+        filled(found, "alert", {"name": name, **dict(zip(names, row, strict=True))})
+        for name, row in found["alerts"].items()
+    ]
     groups = [{"name": "rooflinekit-engines", "rules": recording}, {"name": "rooflinekit-alerts", "rules": alerts}]
     return str(yaml.safe_dump({"groups": groups}, sort_keys=False, width=120))
 
@@ -101,8 +107,10 @@ def dashboard() -> str:
     """A dashboard as Grafana imports it; it asks for a Prometheus that has the recording rules."""
     found, panels = _rows(), []
     for number, (title, unit, queries) in enumerate(found["panels"]):
-        targets = [filled(found, "target", {"letter": chr(65 + place), "expr": expr, "legend": legend})
-                   for place, (expr, legend) in enumerate(queries)]  # fmt: skip
+        targets = [
+            filled(found, "target", {"letter": chr(65 + place), "expr": expr, "legend": legend})
+            for place, (expr, legend) in enumerate(queries)
+        ]
         place = {"id": number + 1, "x": number % 2 * _HALF, "y": number // 2 * _TALL, "w": _HALF, "h": _TALL}
         panels.append(filled(found, "panel", {**place, "title": title, "unit": unit, "targets": targets}))
     return json.dumps(filled(found, "dashboard", {"panels": panels}), indent=2) + "\n"

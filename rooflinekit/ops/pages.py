@@ -21,8 +21,11 @@ class Pages:
     def __init__(self, folder: Path | None) -> None:
         """Raises InputError for a folder without a playground."""
         root = folder or SITE
-        self.files = {path.relative_to(root).as_posix(): path for path in sorted(root.glob("**/*"))
-                      if path.is_file() and not path.is_symlink()}  # fmt: skip
+        self.files = {
+            path.relative_to(root).as_posix(): path
+            for path in sorted(root.glob("**/*"))
+            if path.is_file() and not path.is_symlink()
+        }
         if _FIRST not in self.files:
             self.files = {}
             if folder is not None:

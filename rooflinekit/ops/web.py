@@ -81,9 +81,11 @@ class Remembered:
 
 
 def app(
-    local: bool = True, workers: Workers | None = None, site: Path | None = None,
+    local: bool = True,
+    workers: Workers | None = None,
+    site: Path | None = None,
     ready: Callable[[], None] = lambda: None,
-) -> ASGIApp:  # fmt: skip
+) -> ASGIApp:
     """The service as an ASGI application; `local` refuses requests that name another host.
 
     The token is read from the environment; without one, nobody is asked for it. `ready` is called when the first
@@ -302,9 +304,12 @@ class _Server(uvicorn.Server):
 
 
 def run(
-    listening: socket.socket, workers: int, seconds: float, site: Path | None = None,
+    listening: socket.socket,
+    workers: int,
+    seconds: float,
+    site: Path | None = None,
     ready: Callable[[], None] = lambda: None,
-) -> None:  # fmt: skip
+) -> None:
     """Serve until a signal comes: SIGINT, SIGTERM or SIGHUP.
 
     Args:
@@ -336,10 +341,17 @@ def configured(
 ) -> uvicorn.Config:
     """A server of bounded connections whose requests come in so many seconds, and end in `grace` when it does."""
     return uvicorn.Config(
-        served, http=type("Bounded", (connection,), {"bounds": bounds, "seconds": seconds}), ws="none",
-        backlog=bounds.taken, log_config=None, log_level="warning", access_log=False, server_header=False,
-        timeout_keep_alive=_KEPT_ALIVE, timeout_graceful_shutdown=grace,
-    )  # fmt: skip
+        served,
+        http=type("Bounded", (connection,), {"bounds": bounds, "seconds": seconds}),
+        ws="none",
+        backlog=bounds.taken,
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=_KEPT_ALIVE,
+        timeout_graceful_shutdown=grace,
+    )
 
 
 def until_signal(server: uvicorn.Server, listening: socket.socket, name: str) -> None:

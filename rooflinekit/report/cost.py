@@ -53,9 +53,11 @@ def _power(p: PriceResult) -> tuple[str, str]:
     """Power of the replica at the meter, and energy of its output, prompts included; power at the plug of a machine."""
     carbon = "" if p.co2_kg_per_million_output is None else f", {significant(p.co2_kg_per_million_output)} kg of CO2"
     board, node, most = p.board_watts or 0.0, p.node_watts or 0.0, p.node_watts_most or 0.0
-    racked = "" if p.rack_nodes is None else (
-        f"; a rack holds {p.rack_nodes} of them: {significant((p.rack_watts or 0.0) / 1e3)} kW"
-    )  # fmt: skip
+    racked = (
+        ""
+        if p.rack_nodes is None
+        else (f"; a rack holds {p.rack_nodes} of them: {significant((p.rack_watts or 0.0) / 1e3)} kW")
+    )
     return (
         f"{significant((p.watts or 0.0) / 1e3)} kW at the meter; a million output tokens with their prompts take "
         f"{significant(p.kwh_per_million_output or 0.0)} kWh{carbon}; {p.output_tok_s_per_mw:,.0f} tok/s a MW",
@@ -85,14 +87,25 @@ def _contexts(found: Cost) -> list[Section]:
     header = ["context", "TTFT alone", "$ per 1,000 prompts", "$/Mtok output", "fit", "KV per GPU"]
     far, near = found.long_context, found.ordinary_context
     rows = [
-        [f"{cost.context:,}", ms(cost.ttft_ms), significant(1e3 * cost.prompt_usd),
-         significant(cost.output_usd_per_million), str(cost.slots), format_bytes(cost.kv_bytes)]
-        for cost in (near, far) if cost is not None
-    ]  # fmt: skip
-    displaced = [] if far is None else [
-        f"a sequence of {far.context:,} tokens takes the place of {far.displaced:.0f} ordinary ones; its output tokens "
-        f"cost {far.output_usd_per_million / near.output_usd_per_million:.0f} x as much"
-    ]  # fmt: skip
+        [
+            f"{cost.context:,}",
+            ms(cost.ttft_ms),
+            significant(1e3 * cost.prompt_usd),
+            significant(cost.output_usd_per_million),
+            str(cost.slots),
+            format_bytes(cost.kv_bytes),
+        ]
+        for cost in (near, far)
+        if cost is not None
+    ]
+    displaced = (
+        []
+        if far is None
+        else [
+            f"a sequence of {far.context:,} tokens takes the place of {far.displaced:.0f} ordinary ones; its output "
+            f"tokens cost {far.output_usd_per_million / near.output_usd_per_million:.0f} x as much"
+        ]
+    )
     return [Section("a long context", [CellTable(header, rows)]), Section("", [Words(*displaced, indent="")])]
 
 
@@ -138,8 +151,10 @@ def trace_document(found: TraceAnswer) -> Document:
         else f"{significant(found.rate)} a second, gaps with cv {significant(found.gap_cv or 0.0)}"
     )
     asked = f"{found.requests:,} requests in {format_time(found.duration_s)}, {rate}"
-    lengths = [[name, *(f"{value:,.0f}" for value in spread.values())]
-               for name, spread in (("tokens in", found.isl), ("tokens out", found.osl))]  # fmt: skip
+    lengths = [
+        [name, *(f"{value:,.0f}" for value in spread.values())]
+        for name, spread in (("tokens in", found.isl), ("tokens out", found.osl))
+    ]
     sections = [
         Section(f"{found.trace}, {found.format}", [Words(asked)]),
         Section("", [CellTable(["", "mean", "p50", "p90", "p99", "max"], lengths)]),
@@ -172,5 +187,13 @@ def _row(each: Retained) -> list[str]:
     keep = "-" if each.keep_s is None else format_time(each.keep_s)
     load = "-" if each.load_gb_s is None else f"{significant(each.load_gb_s)} GB/s"
     found, ttft = percent(each.hit_rate, 1), ms(each.ttft_ms, "piles up")
-    return [each.memory, format_count(each.tokens), found, ttft, three(each.knee_rate), three(each.usd_per_million),
-            keep, load]  # fmt: skip
+    return [
+        each.memory,
+        format_count(each.tokens),
+        found,
+        ttft,
+        three(each.knee_rate),
+        three(each.usd_per_million),
+        keep,
+        load,
+    ]

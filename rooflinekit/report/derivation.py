@@ -92,11 +92,18 @@ def _spent(found: Derivation) -> Iterator[blocks.Section]:
 def rows(found: Derivation) -> list[dict[str, Any]]:
     """Every node as a flat row, its place in the tree as a path."""
     return [
-        {"path": path, "symbol": node.symbol, "value": node.value, "unit": node.unit, "formula": node.formula,
-         "title": node.title, "source": node.source.text if node.source else "",
-         "std": node.source.std if node.source else None}
+        {
+            "path": path,
+            "symbol": node.symbol,
+            "value": node.value,
+            "unit": node.unit,
+            "formula": node.formula,
+            "title": node.title,
+            "source": node.source.text if node.source else "",
+            "std": node.source.std if node.source else None,
+        }
         for path, node, _ in found.root.places()
-    ]  # fmt: skip
+    ]
 
 
 def ordered(node: Node) -> Node:

@@ -31,8 +31,14 @@ def wrapped(text: str, indent: str = "  ", start: str = "", whole: bool = False,
     ['note: one']
     """
     kept = text.replace(" %", "\u00a0%")
-    lines = textwrap.wrap(kept, width, initial_indent=start, subsequent_indent=indent, break_long_words=not whole,
-                          break_on_hyphens=not whole)  # fmt: skip
+    lines = textwrap.wrap(
+        kept,
+        width,
+        initial_indent=start,
+        subsequent_indent=indent,
+        break_long_words=not whole,
+        break_on_hyphens=not whole,
+    )
     return [line.replace("\u00a0", " ") for line in lines]
 
 

@@ -173,17 +173,21 @@ def _times(estimate: results.Estimate) -> blocks.CellTable:
     e = estimate
     spans = ["8 of 10"] if e.interval else []
     if e.load is None:
-        rows = [[name, ms(value), *_span(e.interval80, key), *_span(e.interval, key), ms(e.bound[key])]
-                for name, key, value in (("TTFT", "ttft_ms", e.ttft_ms), ("TPOT", "tpot_ms", e.tpot_ms))]  # fmt: skip
+        rows = [
+            [name, ms(value), *_span(e.interval80, key), *_span(e.interval, key), ms(e.bound[key])]
+            for name, key, value in (("TTFT", "ttft_ms", e.ttft_ms), ("TPOT", "tpot_ms", e.tpot_ms))
+        ]
         header = ["", "expected", *spans, "9 of 10", "datasheet bound"] if e.interval else ["", "datasheet bound"]
         return blocks.CellTable(header, rows if e.interval else [row[:2] for row in rows], gap=4)
     rows, marks = [], ("p50", "p90", "p95", "p99")
     for name, key in (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms"), ("end to end", "e2e_ms")):
         errors, percentiles = (e.load.errors or {}).get(key, {}), e.load.percentiles[key]
         rows += latencies(
-            name, [getattr(e, key), *(percentiles.get(mark) for mark in marks)],
-            [errors.get(mark) for mark in ("mean", *marks)], _span(e.interval80, key),
-        )  # fmt: skip
+            name,
+            [getattr(e, key), *(percentiles.get(mark) for mark in marks)],
+            [errors.get(mark) for mark in ("mean", *marks)],
+            _span(e.interval80, key),
+        )
     return blocks.CellTable(["", "mean", *spans, *(mark.upper() for mark in marks)], rows)
 
 
@@ -223,9 +227,12 @@ def _memory(estimate: results.Estimate, detailed: bool) -> list[tuple[str, str]]
     filled = min(round(share * _MEMORY_BAR), _MEMORY_BAR)
     room = "" if estimate.load else f", room for batch {memory.max_batch}"  # the load's own line counts its places
     facts = [
-        ("memory", f"{'█' * filled}{'░' * (_MEMORY_BAR - filled)}  {'fits' if memory.fits else 'DOES NOT FIT'}: "
-                   f"{taken} of {whole} ({share_text(share)}){room}"),
-    ]  # fmt: skip
+        (
+            "memory",
+            f"{'█' * filled}{'░' * (_MEMORY_BAR - filled)}  {'fits' if memory.fits else 'DOES NOT FIT'}: "
+            f"{taken} of {whole} ({share_text(share)}){room}",
+        ),
+    ]
     if not detailed:
         return facts
     blocks = f"{memory.kv_pool_tokens:,} tokens in {memory.kv_blocks:,} blocks"
@@ -233,12 +240,15 @@ def _memory(estimate: results.Estimate, detailed: bool) -> list[tuple[str, str]]
     each = ", on the busiest GPU" if estimate.inputs["gpus"] > 1 else ""
     return [
         *facts,
-        ("", f"weights {format_bytes(memory.weight_bytes)} + KV {format_bytes(memory.kv_bytes)} + "
-             f"activations {format_bytes(memory.activation_bytes)} + "
-             f"engine {format_bytes(memory.overhead_bytes)}{each}"),
+        (
+            "",
+            f"weights {format_bytes(memory.weight_bytes)} + KV {format_bytes(memory.kv_bytes)} + "
+            f"activations {format_bytes(memory.activation_bytes)} + "
+            f"engine {format_bytes(memory.overhead_bytes)}{each}",
+        ),
         ("", f"{pool}, {int(memory.max_concurrency):,} sequences of the {length} length"),
         ("", f"at this batch a sequence has room for {longest}"),
-    ]  # fmt: skip
+    ]
 
 
 def _spent(energy: results.EnergyResult) -> str:
@@ -270,7 +280,7 @@ def _next(estimate: results.Estimate) -> list[blocks.Block]:
     rows = [
         [option, *(signed_share((each.ratio[metric] or 1.0) - 1.0) for metric in ADVISED), ", ".join(each.needs)]
         for option, each in best.items()
-    ]  # fmt: skip
+    ]
     head = ["next", "TPOT", "cost", "TTFT", ""]
     why = "no change that was tried gains more than it costs"
     if estimate.load is not None and not estimate.load.stable:

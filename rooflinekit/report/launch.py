@@ -12,13 +12,17 @@ def rows(launch: Launch) -> list[dict[str, Any]]:
     """One row a setting: server, flag, value, why, where it was read."""
     return [
         {
-            "server": server.role, "engine": server.prediction.engine, "version": server.prediction.version,
-            "flag": setting.flag, "value": "" if setting.value is None else setting.value,
-            "because": setting.because, "source": setting.source,
+            "server": server.role,
+            "engine": server.prediction.engine,
+            "version": server.prediction.version,
+            "flag": setting.flag,
+            "value": "" if setting.value is None else setting.value,
+            "because": setting.because,
+            "source": setting.source,
         }
         for server in launch.servers
         for setting in server.settings
-    ]  # fmt: skip
+    ]
 
 
 def document(launch: Launch) -> Document:

@@ -59,12 +59,14 @@ def document(found: Levers) -> blocks.Document:
 def _slopes(found: Levers) -> list[list[str]]:
     most = max(abs(entry.tpot) for entry in found.elasticities) or 1.0
     return [
-        [RESOURCES[entry.parameter], *("0" if abs(slope) < _SMALL else f"{slope:+.2f}"
-                                   for slope in (getattr(entry, name) for name in _RATIOS)),
-         "█" * round(abs(entry.tpot) / most * _BAR)]
+        [
+            RESOURCES[entry.parameter],
+            *("0" if abs(slope) < _SMALL else f"{slope:+.2f}" for slope in (getattr(entry, name) for name in _RATIOS)),
+            "█" * round(abs(entry.tpot) / most * _BAR),
+        ]
         for entry in found.elasticities
         if any(abs(getattr(entry, name)) >= _SMALL for name in _RATIOS)
-    ]  # fmt: skip
+    ]
 
 
 def _row(move: MoveResult) -> list[str]:

@@ -124,8 +124,10 @@ def _sensitivity(swings: Sequence[Swing]) -> list[Section]:
 def _measurements(several: Sequence[Measurement]) -> list[Section]:
     """Worth of each measurement, and its commands."""
     head = "the measurements that would pay"
-    return [Section(head if not number else "", [Words(f"{each}:"), *map(command, each.commands)])
-            for number, each in enumerate(several)]  # fmt: skip
+    return [
+        Section(head if not number else "", [Words(f"{each}:"), *map(command, each.commands)])
+        for number, each in enumerate(several)
+    ]
 
 
 def _short(gpu: str) -> str:
@@ -206,8 +208,10 @@ def _facts(best: Candidate) -> Iterator[tuple[str, str]]:
         yield "power", "; ".join(filter(None, (site, hosts)))
     if best.interval:
         named = ((key.removesuffix("_ms").rpartition("_"), ends) for key, ends in best.interval.items())
-        spans = [f"{start or 'mean'} {metric.upper()} {ms(low)} to {ms(high, 'no end')}"
-                 for (start, _, metric), (low, high) in named]  # fmt: skip
+        spans = [
+            f"{start or 'mean'} {metric.upper()} {ms(low)} to {ms(high, 'no end')}"
+            for (start, _, metric), (low, high) in named
+        ]
         yield "interval", f"90 %: {', '.join(spans)}"
     if best.errors:
         errors = (f"{name.partition(' <= ')[0]} ± {ms(value)}" for name, value in best.errors.items())
@@ -238,12 +242,17 @@ def _front(points: Sequence[Point]) -> CellTable:
     head = ["Pareto front", "", "load", "tok/s/user", "tok/s/GPU", "TTFT", "request", "$/Mtok"]
     rows = [
         [
-            point.scenario["gpu"], split_name(point.scenario), significant(point.load), f"{point.tok_s_per_user:.0f}",
-            f"{point.tok_s_per_gpu:.0f}", ms(point.ttft_ms), ms(point.e2el_ms),
+            point.scenario["gpu"],
+            split_name(point.scenario),
+            significant(point.load),
+            f"{point.tok_s_per_user:.0f}",
+            f"{point.tok_s_per_gpu:.0f}",
+            ms(point.ttft_ms),
+            ms(point.e2el_ms),
             three(point.usd_per_million_tokens),
         ]
         for point in speed
-    ]  # fmt: skip
+    ]
     return CellTable(head, rows, left=(0, 1))
 
 
@@ -318,8 +327,15 @@ def _fleets(plan: ClassPlan) -> CellTable:
 def _class_hours(number: int, fleet: ClassFleet) -> CellTable:
     names = list(dict.fromkeys(name for each in fleet.hours for name in each.jobs))
     head = [f"fleet {number}, hour", "req/s", *(f"{name} req/s" for name in names), "replicas"]
-    rows = [[f"{each.hour:.4g}", three(each.rate), *(three(each.jobs.get(name, 0.0)) for name in names),
-             f"{each.replicas:,}"] for each in fleet.hours[:_CLASS_HOURS]]  # fmt: skip
+    rows = [
+        [
+            f"{each.hour:.4g}",
+            three(each.rate),
+            *(three(each.jobs.get(name, 0.0)) for name in names),
+            f"{each.replicas:,}",
+        ]
+        for each in fleet.hours[:_CLASS_HOURS]
+    ]
     return CellTable(head, rows)
 
 
@@ -378,9 +394,17 @@ def _hours(made: OverTime) -> CellTable:
     starts = [rows[start].hour for start in range(0, len(rows), size)]
     most = max(row.gpus for row in shown)
     head = ["hour", "req/s", "replicas", "GPUs", "$/h", ""]
-    cells = [[f"{start:.4g}", three(row.rate), f"{row.replicas:,}", f"{row.gpus:,}", amount(row.usd_per_hour),
-              "█" * max(round(_BAR * row.gpus / most), 1)]
-             for start, row in zip(starts, shown, strict=True)]  # fmt: skip
+    cells = [
+        [
+            f"{start:.4g}",
+            three(row.rate),
+            f"{row.replicas:,}",
+            f"{row.gpus:,}",
+            amount(row.usd_per_hour),
+            "█" * max(round(_BAR * row.gpus / most), 1),
+        ]
+        for start, row in zip(starts, shown, strict=True)
+    ]
     return CellTable(head, cells, left=(5,))
 
 
@@ -430,13 +454,19 @@ def rollout_document(found: RolloutPlan) -> Document:
     """Document of a training step on each fleet."""
     head = ["generate", "train", "step", "generation", "last 10 %", "training", "weights", "GPU-h", "tok/s/GPU"]
     cells = [
-        [amount(each.rollout_gpus, 0), amount(each.train_gpus, 0) if each.train_gpus else "in turn",
-         *(format_time(getattr(each, f"{part}_s")) for part in ("step", "generation", "tail", "training", "sync")),
-         amount(each.gpu_hours), amount(each.tok_s_per_gpu, 0)]
+        [
+            amount(each.rollout_gpus, 0),
+            amount(each.train_gpus, 0) if each.train_gpus else "in turn",
+            *(format_time(getattr(each, f"{part}_s")) for part in ("step", "generation", "tail", "training", "sync")),
+            amount(each.gpu_hours),
+            amount(each.tok_s_per_gpu, 0),
+        ]
         for each in found.steps
-    ]  # fmt: skip
-    size = (f"A step has {found.tokens:,.0f} tokens and {found.train_flops:.3g} FLOPs of training; "
-            f"each replica then gets {found.weight_bytes / 1e9:,.1f} GB.")  # fmt: skip
+    ]
+    size = (
+        f"A step has {found.tokens:,.0f} tokens and {found.train_flops:.3g} FLOPs of training; "
+        f"each replica then gets {found.weight_bytes / 1e9:,.1f} GB."
+    )
     gpus = f"{found.best.gpus} GPU{'s' * (found.best.gpus > 1)}"
     best = f"The fewest GPU-hours: {gpus}, {format_time(found.best.step_s)} a step."
     return [

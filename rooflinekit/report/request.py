@@ -145,8 +145,10 @@ class TimeAxis:
         """The words, and the request to scale: prompts in the hue of prefill, tokens in that of decode."""
         first, y = 700 * self.request.ttft / self.request.e2e, 'y="2" height="18"'
         rest, prefill = 700 - first, f'fill="{_LIGHT["prefill"]}"'
-        bars = [f'<rect x="0" {y} width="{first:.1f}" {prefill}></rect>',
-                f'<rect x="{first:.1f}" {y} width="{rest:.1f}" fill="{_LIGHT["decode"]}"></rect>']  # fmt: skip
+        bars = [
+            f'<rect x="0" {y} width="{first:.1f}" {prefill}></rect>',
+            f'<rect x="{first:.1f}" {y} width="{rest:.1f}" fill="{_LIGHT["decode"]}"></rect>',
+        ]
         bars += [
             f'<rect x="{first + rest * since:.1f}" {y} width="{rest * (until - since):.1f}" {prefill}></rect>'
             for since, until in self.request.others_spans

@@ -67,9 +67,12 @@ _WORDS: dict[str, Any] = {
     "advised": _one_of(ADVISED), "all_reduce": _one_of(ALL_REDUCE), "all_to_all": _one_of(ALL_TO_ALL),
 }  # fmt: skip
 _KEYS = {
-    "percentiles": PERCENTILES, "time parts": TIME_PARTS, "first parts": FirstParts._fields, "token parts": TOKEN_PARTS,
+    "percentiles": PERCENTILES,
+    "time parts": TIME_PARTS,
+    "first parts": FirstParts._fields,
+    "token parts": TOKEN_PARTS,
     "fields of work": [f.name for f in fields(Work)],
-}  # fmt: skip
+}
 _CLASSES: Mapping[str, type] = {
     kind.__name__: kind
     for kind in (
@@ -209,9 +212,14 @@ ERROR = _type("Refusal")
 HEALTH = _type("Health")
 """Answer of the service about itself."""
 _SERVED = {
-    "estimate": "Estimate", "plan": "PlanAnswer", "levers": "Levers", "explain": "Derivation", "simulate": "Outcome",
-    "models": "Models", "gpus": "Accelerators",
-}  # fmt: skip
+    "estimate": "Estimate",
+    "plan": "PlanAnswer",
+    "levers": "Levers",
+    "explain": "Derivation",
+    "simulate": "Outcome",
+    "models": "Models",
+    "gpus": "Accelerators",
+}
 """By tool."""
 
 

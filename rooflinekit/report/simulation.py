@@ -52,12 +52,18 @@ def document(outcome: Outcome) -> Document:
         rates.append(["goodput", f"{three(o.goodput_rate)} /s", f"{percent(o.goodput, 1)} meet the objective"])
     shown = o.replicas if len(o.replicas) <= _MOST else ReplicaUse.means(o.replicas)
     use = [
-        [str(number) if each.replicas == 1 else f"{each.replicas:,}, mean", each.role, f"{each.steps:,}",
-         percent(each.utilisation), f"{each.mean_batch:.1f}", percent(each.kv_use),
-         "-" if each.prefix_hit_rate is None else percent(each.prefix_hit_rate, 1),
-         *(percent(share, 1) for share in each.tiers.values())]
+        [
+            str(number) if each.replicas == 1 else f"{each.replicas:,}, mean",
+            each.role,
+            f"{each.steps:,}",
+            percent(each.utilisation),
+            f"{each.mean_batch:.1f}",
+            percent(each.kv_use),
+            "-" if each.prefix_hit_rate is None else percent(each.prefix_hit_rate, 1),
+            *(percent(share, 1) for share in each.tiers.values()),
+        ]
         for number, each in enumerate(shown)
-    ]  # fmt: skip
+    ]
     stopped = "; INTERRUPTED, the results are of what was done" if o.interrupted else ""
     if request:
         several = o.tpot_ms.mean is not None  # else no answer has a second token

@@ -79,8 +79,10 @@ def _interactivity(table: pd.DataFrame, baseline: str | None) -> Iterator[Sectio
         ratios = [
             "" if place == pinned or math.isnan(base) else f" x {cell / base:.2f}" for place, cell in enumerate(cells)
         ]
-        marks = ["-" if math.isnan(cell) else f"{three(cell)}{ratio}{' *' if cell == best else '  '}"
-                 for cell, ratio in zip(cells, ratios, strict=True)]  # fmt: skip
+        marks = [
+            "-" if math.isnan(cell) else f"{three(cell)}{ratio}{' *' if cell == best else '  '}"
+            for cell, ratio in zip(cells, ratios, strict=True)
+        ]
         rows.append([f"{speed:.0f}", *marks])
     names = [f"{by} {name}" if by in _BARE else name for name in names]
     said = f"best tok/s of one GPU by tok/s of each user; x: over {names[pinned]}, *: the best"

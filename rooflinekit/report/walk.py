@@ -94,8 +94,10 @@ def headline(walk: Walk) -> list[str]:
         "work as estimate counts it: attention causal, a launch's parts apart",
     ]
     if i["batch"] > 1 and len(i["tokens"]) > 1:
-        lines.append(f"padded to the longest they would be {i['padded_tokens']:,} tokens, "
-                     f"packed they are {walk.phases[0].cu_seqlens_q[-1]:,}")  # fmt: skip
+        lines.append(
+            f"padded to the longest they would be {i['padded_tokens']:,} tokens, "
+            f"packed they are {walk.phases[0].cu_seqlens_q[-1]:,}"
+        )
     return lines
 
 
@@ -127,8 +129,10 @@ def attention_picture(walk: Walk) -> list[str]:
     if len(walk.inputs["tokens"]) == 1:
         names, mask = [*names, _NEXT], [*mask, "1" * (len(mask[0]) + 1)]
     wide = max(map(_columns, names))
-    rows = [f"  {name}{' ' * (wide - _columns(name))}  {' '.join('■' if cell == '1' else '·' for cell in row)}"
-            for name, row in zip(names, mask, strict=True)]  # fmt: skip
+    rows = [
+        f"  {name}{' ' * (wide - _columns(name))}  {' '.join('■' if cell == '1' else '·' for cell in row)}"
+        for name, row in zip(names, mask, strict=True)
+    ]
     return ["attention mask: a row for each new token, a column for each key", *rows]
 
 
@@ -146,8 +150,10 @@ def attention_mask(walk: Walk) -> tuple[list[str], list[str]]:
         return [], []
     names = [_short(word) for word in (walk.words or [str(number + 1) for number in range(keys)])[cached:]]
     first = [max(start for start in starts if start <= row) for row in range(starts[-1])]
-    return names, ["".join("1" if first[row] <= key - cached <= row or key < cached else "0" for key in range(keys))
-                   for row in range(starts[-1])]  # fmt: skip
+    return names, [
+        "".join("1" if first[row] <= key - cached <= row or key < cached else "0" for key in range(keys))
+        for row in range(starts[-1])
+    ]
 
 
 def _short(word: str) -> str:
@@ -264,8 +270,10 @@ def walk_page(walk: Walk) -> str:
     names, mask = attention_mask(walk)
     stops = [
         _slide(stop, section, phase, mask)
-        for phase in walk.phases for section in phase.sections for stop in section.stops
-    ]  # fmt: skip
+        for phase in walk.phases
+        for section in phase.sections
+        for stop in section.stops
+    ]
     foot, tables = [], []
     for phase in walk.phases:
         work, intensity = phase.work, phase.work.intensity or 0.0

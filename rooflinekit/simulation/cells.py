@@ -78,9 +78,15 @@ class KeptCells:
 
 
 def played(  # noqa: PLR0913 - what is done, where, and who is told
-    first: Books, play: Callable[[int], Books], cells: int, *, workers: int, scheduler: str | None,
-    kept: KeptCells | None, progress: Callable[[int], None],
-) -> Books:  # fmt: skip
+    first: Books,
+    play: Callable[[int], Books],
+    cells: int,
+    *,
+    workers: int,
+    scheduler: str | None,
+    kept: KeptCells | None,
+    progress: Callable[[int], None],
+) -> Books:
     """The books of the whole fleet, of whose cells the first is there. An interrupt leaves the cells that have ended.
 
     Raises as `execute` does.

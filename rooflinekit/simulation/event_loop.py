@@ -105,9 +105,13 @@ class ReplicaFleet:
     """Replicas behind a router; with `prefills`, those compute prompts and hand them to `replicas` over a link."""
 
     def __init__(
-        self, replicas: list[ObjectReplica], router: str = "round-robin", prefills: list[ObjectReplica] | None = None,
-        link: Link | None = None, front_end: FrontEnd | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        replicas: list[ObjectReplica],
+        router: str = "round-robin",
+        prefills: list[ObjectReplica] | None = None,
+        link: Link | None = None,
+        front_end: FrontEnd | None = None,
+    ) -> None:
         if not replicas:
             raise WorkloadError("a simulation needs at least one replica")
         self.replicas, self.prefills, self.link = replicas, prefills or [], link or Link()

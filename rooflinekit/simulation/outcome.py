@@ -156,12 +156,20 @@ class ReplicaUse:
         means: dict[str, Any] = {
             name: fmean(getattr(use, name) for use in uses) for name in ("utilisation", "mean_batch", "kv_use")
         }
-        whole = {name: round(fmean(getattr(use, name) for use in uses))
-                 for name in ("steps", "decode_steps", "prompt_tokens", "decode_tokens")}  # fmt: skip
+        whole = {
+            name: round(fmean(getattr(use, name) for use in uses))
+            for name in ("steps", "decode_steps", "prompt_tokens", "decode_tokens")
+        }
         tiers = {name: fmean(use.tiers[name] for use in uses) for name in uses[0].tiers}
         hits = fmean(rates) if rates else None
-        return cls(uses[0].role, prefix_hit_rate=hits, tiers=tiers, replicas=sum(use.replicas for use in uses),
-                   **means, **whole)  # fmt: skip
+        return cls(
+            uses[0].role,
+            prefix_hit_rate=hits,
+            tiers=tiers,
+            replicas=sum(use.replicas for use in uses),
+            **means,
+            **whole,
+        )
 
 
 def _from_tiers(pool: BlockPool, simulation: Simulation) -> dict[str, float]:
@@ -212,9 +220,14 @@ class Books:
 
     @classmethod
     def of(
-        cls, predictors: Sequence[Predictor], works: Sequence[ReplicaWork], ledger: Ledger, seconds: float,
-        growth: tuple[bool, bool], **more: Any,
-    ) -> Books:  # fmt: skip
+        cls,
+        predictors: Sequence[Predictor],
+        works: Sequence[ReplicaWork],
+        ledger: Ledger,
+        seconds: float,
+        growth: tuple[bool, bool],
+        **more: Any,
+    ) -> Books:
         """Books of a run of so many seconds, with predictor and work of each replica; `more` are the other fields.
 
         growth: of the requests in the system, and of those without a first token. Where no more wait, the engine begins
@@ -248,9 +261,15 @@ class Books:
         if station := fleet.front_end.encoders:
             uses.append(ReplicaUse.encoders(station.gpus, station.busy, station.encoded, run.now, uses[0].tiers))
         return cls.of(
-            predictors, works, run.ledger, run.now, batches.growth, uses=tuple(uses), pieces=batches.full,
+            predictors,
+            works,
+            run.ledger,
+            run.now,
+            batches.growth,
+            uses=tuple(uses),
+            pieces=batches.full,
             interrupted=run.interrupted,
-        )  # fmt: skip
+        )
 
     @classmethod
     def joined(cls, parts: Sequence[Books], interrupted: bool = False) -> Books:

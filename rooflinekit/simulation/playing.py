@@ -133,8 +133,15 @@ def _refusals(played: Played) -> Counter[str]:
 
 def works_of(played: Played) -> list[ReplicaWork]:
     """Work of each replica."""
-    kinds = {"steps_made": int, "decode_steps": int, "busy": float, "sequence_time": float, "block_time": float,
-             "prompt_tokens": int, "tokens_out": int}  # fmt: skip
+    kinds = {
+        "steps_made": int,
+        "decode_steps": int,
+        "busy": float,
+        "sequence_time": float,
+        "block_time": float,
+        "prompt_tokens": int,
+        "tokens_out": int,
+    }
     columns = (played.replicas[name].astype(kind).tolist() for name, kind in kinds.items())
     return [ReplicaWork(*row) for row in zip(*columns, strict=True)]
 

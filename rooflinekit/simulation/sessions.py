@@ -196,9 +196,17 @@ class SessionSource:
     """
 
     def __init__(  # noqa: PLR0913 - who, how often, how long, how many
-        self, law: SessionLaw, osl: Length, most: int, *, rate: float | None = None, users: int | None = None,
-        requests: int = 1000, warmup: int = 0, seed: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        law: SessionLaw,
+        osl: Length,
+        most: int,
+        *,
+        rate: float | None = None,
+        users: int | None = None,
+        requests: int = 1000,
+        warmup: int = 0,
+        seed: int = 0,
+    ) -> None:
         self.law, self.osl, self.most = law, osl, most
         self.begins = None if rate is None else rate / law.mean_turns  # sessions a second
         self.users, self.left, self.warmup, self.seed = users, requests, warmup, seed

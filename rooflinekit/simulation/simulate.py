@@ -100,8 +100,13 @@ class Setup(Scheduler):
                 raise WorkloadError(f"{name}={count:,} cannot be divided evenly among {cells:,} cells")
         if any(tier.shared for tier in self.tiers):
             raise WorkloadError("cells cannot share a cache tier; leave shared or cells out")
-        return replace(self, replicas=self.replicas // cells, prefill_replicas=self.prefill_replicas // cells,
-                       seed=cell_seed(self.seed, number), cells=1)  # fmt: skip
+        return replace(
+            self,
+            replicas=self.replicas // cells,
+            prefill_replicas=self.prefill_replicas // cells,
+            seed=cell_seed(self.seed, number),
+            cells=1,
+        )
 
 
 @dataclass(frozen=True)
@@ -172,7 +177,7 @@ def _answered(books: Books, more: dict[str, Any], timeline: Timeline) -> Outcome
 
 def _run(  # noqa: PLR0913, PLR0917 - as `serve`
     resolved: Resolved, load: Load, setup: Setup, watch: Watch | None, prefill: Resolved, batches: Batches
-) -> Simulation:  # fmt: skip
+) -> Simulation:
     ledger = Ledger(load.objective, load.keep)
     fleet = fleet_of(resolved.predictor, prefill.predictor, load, setup, ledger)
     source = load.sessions or Source(load.arrivals, load.users, load.warmup)
@@ -211,9 +216,13 @@ def _by_loop(resolved: Resolved, load: Load, setup: Setup, drawn: Drawn, seen: _
     predictor = resolved.predictor
     scene = scene_of(predictor, setup, load.typical, load.longest)
     asked = AskedLoad(
-        *(load.lengths or _means(drawn)), load.users, warmup=load.warmup, prompts=load.prompts,
-        requests=len(drawn.isl) - (load.warmup if load.users else 0), source=lambda *_: drawn,
-    )  # fmt: skip
+        *(load.lengths or _means(drawn)),
+        load.users,
+        warmup=load.warmup,
+        prompts=load.prompts,
+        requests=len(drawn.isl) - (load.warmup if load.users else 0),
+        source=lambda *_: drawn,
+    )
     clients = scene.clients(drawn, load.users, load.warmup, prompts=load.prompts)
     played, gaps, interrupted = play_scene(scene, clients, seen.timeline, seen.ended)
     found = LoadPlay(predictor, asked, scene, played, math.nan, setup)
@@ -254,8 +263,11 @@ def _by_objects(
     resolved: Resolved, load: Load, setup: Setup, watch: Watch | None, prefill: Resolved
 ) -> tuple[Books, dict[str, Any]]:
     settings = resolved.plan.deployment.settings
-    told = {"seed_reuse": load.prompts, "scheduler_recv_interval": settings.scheduler_recv_interval > 1,
-            "batch_wait": settings.batch_wait}  # fmt: skip
+    told = {
+        "seed_reuse": load.prompts,
+        "scheduler_recv_interval": settings.scheduler_recv_interval > 1,
+        "batch_wait": settings.batch_wait,
+    }
     if alone := [name for name, value in told.items() if value]:
         raise InputError(f"{alone[0]} is not known with pools, prefix blocks, cache tiers, sessions or a duration")
     batches = Batches()
@@ -452,17 +464,23 @@ class TrafficQuestion:
             raise WorkloadError(
                 "cells divide Poisson arrivals, users, sessions and traces; give --rate alone, or leave cells out"
             )
-        counts: dict[str, Any] = {name: share(count, number, cells, name) for name in ("requests", "concurrency")
-                  if (count := getattr(self, name)) is not None and self.trace is None}  # fmt: skip
+        counts: dict[str, Any] = {
+            name: share(count, number, cells, name)
+            for name in ("requests", "concurrency")
+            if (count := getattr(self, name)) is not None and self.trace is None
+        }
         rate = None if self.rate is None else self.rate / (cells if self.trace is None else 1)  # rows are dealt later
         warmup = self.warmup and self.warmup * (number + 1) // cells - self.warmup * number // cells
         return replace(self, rate=rate, warmup=warmup, **counts)
 
 
 def make_load(
-    question: TrafficQuestion, seed: int = 0, most: int | None = None, images: int = 0,
+    question: TrafficQuestion,
+    seed: int = 0,
+    most: int | None = None,
+    images: int = 0,
     steady: Callable[[AskedLoad], AskedLoad] = lambda asked: asked,
-) -> tuple[Load, int, tuple[str, ...]]:  # fmt: skip
+) -> tuple[Load, int, tuple[str, ...]]:
     """Arrivals for `simulate`, the tokens that a hash stands for, and notes for the reader.
 
     most: tokens of the longest sequence that the engine admits; images: tokens that come to each prompt's text; steady:
@@ -636,13 +654,18 @@ def _cell(model: str | PathLike[str], gpu: str | PathLike[str], given: dict[str,
 
 
 def _played(
-    model: str | PathLike[str], gpu: str | PathLike[str], given: dict[str, Any],
-    seen: _Seen, number: int = 0,
-) -> tuple[Books, dict[str, Any]]:  # fmt: skip
+    model: str | PathLike[str],
+    gpu: str | PathLike[str],
+    given: dict[str, Any],
+    seen: _Seen,
+    number: int = 0,
+) -> tuple[Books, dict[str, Any]]:
     """The books of one cell, or of the whole run."""
     if given.get("draft_tokens") and "acceptance" not in given:
-        raise InputError("draft_tokens needs a draft: give --acceptance, the share of its tokens that is accepted, and "
-                         "--draft-ms, its time a token (`estimate --draft` has both)")  # fmt: skip
+        raise InputError(
+            "draft_tokens needs a draft: give --acceptance, the share of its tokens that is accepted, and "
+            "--draft-ms, its time a token (`estimate --draft` has both)"
+        )
     question, cells = _question(given), given.get("cells", 1)
     resolved, setup = deployed(model, gpu, given)
     most = resolved.plan.deployment.settings.max_model_len or resolved.plan.model.max_context
@@ -651,9 +674,12 @@ def _played(
     if cells > 1:
         setup, question = setup.of_cell(number), question.of_cell(number, cells)
     load, hash_tokens, notes = make_load(
-        question, setup.seed, most, resolved.plan.image_tokens,
+        question,
+        setup.seed,
+        most,
+        resolved.plan.image_tokens,
         partial(_steady, resolved.predictor, setup),
-    )  # fmt: skip
+    )
     if cells > 1 and question.trace is not None:
         load = replace(load, arrivals=dealt(load.arrivals, given.get("seed", 0), number, cells))
     load, deployment = replace(load, prompts=given.get("seed_reuse", 0)), resolved.plan.deployment
@@ -693,8 +719,14 @@ _WITH = {"clean": ("trace",), "speed": ("trace",), "prefix_groups": ("shared_pre
          "order": ("classes", "trace"), "router": ("replicas", "prefill_replicas"), "image_size": ("images",),
          **dict.fromkeys(("link_gb_s", "link_ms", "staging"), ("prefill_replicas",)),
          **dict.fromkeys(("workers", "scheduler"), ("cells",))}  # fmt: skip
-_WITHOUT = {"isl": ("trace", "sessions"), "osl": ("trace",), "isl_cv": ("trace", "sessions"), "osl_cv": ("trace",),
-            "burstiness": ("concurrency", "trace", "sessions"), "shared_prefix": ("sessions",)}  # fmt: skip
+_WITHOUT = {
+    "isl": ("trace", "sessions"),
+    "osl": ("trace",),
+    "isl_cv": ("trace", "sessions"),
+    "osl_cv": ("trace",),
+    "burstiness": ("concurrency", "trace", "sessions"),
+    "shared_prefix": ("sessions",),
+}
 
 
 def _idle(given: Mapping[str, Any], load: Load, setup: Setup) -> Iterator[str]:

@@ -61,9 +61,14 @@ def _tier(text: str) -> CacheTier:
     if "capacity" not in sizes:
         raise WorkloadError(f"cache_tier {text!r} lacks its size; {_LIKE}")
     return CacheTier(
-        name.strip(), sizes["capacity"], sizes.get("bandwidth"), sizes.get("latency", 0.0), sizes.get("usd_gb_hour"),
-        waits="sync" in parts, shared="shared" in parts,
-    )  # fmt: skip
+        name.strip(),
+        sizes["capacity"],
+        sizes.get("bandwidth"),
+        sizes.get("latency", 0.0),
+        sizes.get("usd_gb_hour"),
+        waits="sync" in parts,
+        shared="shared" in parts,
+    )
 
 
 def _size(text: str, part: str) -> tuple[str, float]:
@@ -104,9 +109,15 @@ class Filled(NamedTuple):
 
 
 def fill(  # noqa: PLR0913 - what is filled, with what, for whom
-    tiers: Sequence[CacheTier], pool: float, share: Callable[[float], float], *, replicas: float, prompt_bytes: float,
-    token_bytes: float, own_link: Callable[[str], float],
-) -> Iterator[Filled]:  # fmt: skip
+    tiers: Sequence[CacheTier],
+    pool: float,
+    share: Callable[[float], float],
+    *,
+    replicas: float,
+    prompt_bytes: float,
+    token_bytes: float,
+    own_link: Callable[[str], float],
+) -> Iterator[Filled]:
     """Fill tiers behind a pool of so many tokens; `share` says what a cache of so many finds."""
     tokens, before = pool, share(pool)
     for tier in tiers:

@@ -258,8 +258,10 @@ def _listed(path: Path, text: IO[str]) -> Iterator[tuple[int, Mapping[str, Any]]
             yield number, {"prompt_tokens_of_text": counts[0], "answer_tokens_of_text": counts[1]}
     if none:
         least, prompt, both = _ASKED
-        raise SpecError(f"{path}: no conversation has {least} to {prompt:,} tokens in and {least} or more out, "
-                        f"{both:,} at most together")  # fmt: skip
+        raise SpecError(
+            f"{path}: no conversation has {least} to {prompt:,} tokens in and {least} or more out, "
+            f"{both:,} at most together"
+        )
 
 
 def _csv_rows(path: Path, text: IO[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -485,11 +487,15 @@ class _Checked:
     def remarks(self) -> tuple[str, ...]:
         """Remarks for the reader of such a file."""
         if self.layout.name == "sharegpt":
-            return (f"{self.path.name}: first prompt and answer of each conversation, at {_LETTERS:g} letters a token "
-                    "(an assumption), in the range that vLLM's benchmark takes",)  # fmt: skip
+            return (
+                f"{self.path.name}: first prompt and answer of each conversation, at {_LETTERS:g} letters a token "
+                "(an assumption), in the range that vLLM's benchmark takes",
+            )
         if self.images:
-            return (f"{self.path.name}: {self.images:,} requests show images; their tokens are in ContextTokens, and "
-                    "the time of the image encoder is not played",)  # fmt: skip
+            return (
+                f"{self.path.name}: {self.images:,} requests show images; their tokens are in ContextTokens, and "
+                "the time of the image encoder is not played",
+            )
         return ()
 
     def _order(self, row: Arrival) -> None:

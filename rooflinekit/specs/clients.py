@@ -93,9 +93,15 @@ class ServerFlags:
     def settings(self) -> dict[str, Any]:
         """Options of the deployment that are not the engine's own; `token_budget` may follow from the load."""
         names = (
-            "scheduler_recv_interval", "stream_interval", "api_servers", "graph_tokens", "batch_wait", "max_num_seqs",
-            "policy", "prefix_caching",
-        )  # fmt: skip
+            "scheduler_recv_interval",
+            "stream_interval",
+            "api_servers",
+            "graph_tokens",
+            "batch_wait",
+            "max_num_seqs",
+            "policy",
+            "prefix_caching",
+        )
         return {name: value for name in names if (value := getattr(self, name)) not in (0, "")}
 
 

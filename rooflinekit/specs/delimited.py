@@ -41,9 +41,13 @@ def text_rows(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
     check_columns(str(path), header)
     table = csv.DictReader([header, *text.splitlines()[1:]], delimiter=delimiter_of(header), skipinitialspace=True)
     names = [name.strip() for name in table.fieldnames or () if name.strip()]
-    rows = [(before + table.line_num,
-             {(key or "").strip(): (cell or "").strip() for key, cell in row.items() if key is not None})
-            for row in table]  # fmt: skip
+    rows = [
+        (
+            before + table.line_num,
+            {(key or "").strip(): (cell or "").strip() for key, cell in row.items() if key is not None},
+        )
+        for row in table
+    ]
     return names, rows
 
 

@@ -37,8 +37,11 @@ def nearest_measured(engine: str, version: str | None) -> Nearest | None:
 
 def _place(version: str, places: list[int]) -> float:
     """The place of a version, in releases."""
-    numbers = [int(digits) for part in version.lstrip("v").split(".")[: len(places)]
-               if (digits := part[: len(part) - len(part.lstrip("0123456789"))])]  # fmt: skip
+    numbers = [
+        int(digits)
+        for part in version.lstrip("v").split(".")[: len(places)]
+        if (digits := part[: len(part) - len(part.lstrip("0123456789"))])
+    ]
     return float(sum(weight * number for weight, number in zip(places, numbers, strict=False)))
 
 

@@ -132,9 +132,15 @@ def _engine(path: Path, _: Path, name: str, version: str | None, accelerator: st
     chosen = profile.versions[number]
     rule, provenance = read_facts(root.entries("versions")[number].section("memory"), MemoryRule, "memory.")
     engine = Engine(
-        name, profile.title, chosen.since, chosen.until, rule, serial_states=chosen.serial_states,
-        vendors=profile.vendors, provenance=provenance,
-    )  # fmt: skip
+        name,
+        profile.title,
+        chosen.since,
+        chosen.until,
+        rule,
+        serial_states=chosen.serial_states,
+        vendors=profile.vendors,
+        provenance=provenance,
+    )
     steps = _range(name, version, accelerator)
     if steps is None:
         return engine

@@ -300,9 +300,11 @@ def _attention(own: _Layer, hidden: int, seen: tuple[int | None, int | None]) ->
 
 def _latent(own: _Layer) -> nets.LatentAttention:
     """Multi-head latent attention, whose heads are as wide as they are before they are absorbed."""
-    heads, rank, rope = own.positive("attention.head_count"), own.positive("attention.kv_lora_rank"), own.positive(
-        "rope.dimension_count"
-    )  # fmt: skip
+    heads, rank, rope = (
+        own.positive("attention.head_count"),
+        own.positive("attention.kv_lora_rank"),
+        own.positive("rope.dimension_count"),
+    )
     keys, values = (
         own.positive(f"attention.{part}_length_mla", own.positive(f"attention.{part}_length"))
         for part in ("key", "value")

@@ -69,8 +69,10 @@ def fetch(identifier: str) -> Path:
     if kept is not None and not kept.is_file():
         with suppress(OSError, ValueError, hub.errors.NotASafetensorsRepoError, hub.errors.SafetensorsParsingError):
             read = hub.get_safetensors_metadata(identifier, revision=path.parent.name)
-            sizes = {file: sum(stop - begin for each in found.tensors.values() for begin, stop in [each.data_offsets])
-                     for file, found in read.files_metadata.items()}  # fmt: skip
+            sizes = {
+                file: sum(stop - begin for each in found.tensors.values() for begin, stop in [each.data_offsets])
+                for file, found in read.files_metadata.items()
+            }
             kept.parent.mkdir(parents=True, exist_ok=True)
             write_whole(kept, json.dumps(sizes).encode())
     return path

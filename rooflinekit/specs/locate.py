@@ -65,9 +65,9 @@ def tokens(name: str) -> tuple[str, ...]:
 
 def names(kind: Kind) -> list[str]:
     """Every name that the library and the user's folder define, sorted; no file is opened."""
-    return sorted({
-        path.stem for folder in _folders(kind) for paths in kept(_listing, folder).values() for path in paths
-    })  # fmt: skip
+    return sorted(
+        {path.stem for folder in _folders(kind) for paths in kept(_listing, folder).values() for path in paths}
+    )
 
 
 def aliases(kind: Kind) -> dict[str, tuple[str, ...]]:
@@ -114,9 +114,10 @@ def in_catalogue(kind: Kind, name: str) -> str:
 
 
 _LISTED = {
-    "model": "`rooflinekit models` lists", "accelerator": "`rooflinekit gpus` lists",
+    "model": "`rooflinekit models` lists",
+    "accelerator": "`rooflinekit gpus` lists",
     "model or accelerator": "`rooflinekit models` and `rooflinekit gpus` list",
-}  # fmt: skip
+}
 
 
 def unknown_name(kind: str, name: str, suggestions: Sequence[str]) -> UnknownNameError:

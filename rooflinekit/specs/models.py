@@ -171,8 +171,10 @@ def _stored(name: str, unknown: UnknownNameError) -> Loaded[Model]:
             word, warnings = found[2].upper(), (*base.warnings, *loaded.warnings)
             told = f"{name!r} is not in the catalogue: read as {loaded.value.name} with weights in the usual {word}"
             if section is None:
-                told = (f"{name!r} holds files of several formats: read as {loaded.value.name} in its own; "
-                        "give the .gguf file, or --weights")  # fmt: skip
+                told = (
+                    f"{name!r} holds files of several formats: read as {loaded.value.name} in its own; "
+                    "give the .gguf file, or --weights"
+                )
             aliases = (name, *loaded.value.aliases) if re.fullmatch(ID, name) else loaded.value.aliases
             told += f"; {fetches}" if re.fullmatch(ID, name) else ""
             return Loaded(replace(loaded.value, aliases=aliases), (told, *warnings))

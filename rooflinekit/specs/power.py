@@ -86,8 +86,10 @@ class PowerBench(NamedTuple):
 def power_benches(name: str) -> Mapping[str, PowerBench]:
     """The benchmarks behind an accelerator's law by engine, operation and format."""
     known: Mapping[str, list[float]] = _file()["chips"].get(name, {}).get("bench", {})
-    return {bench: PowerBench(least, each * 1e-9, launches, call * 1e-3, token * 1e-6)
-            for bench, (least, each, launches, call, token) in known.items()}  # fmt: skip
+    return {
+        bench: PowerBench(least, each * 1e-9, launches, call * 1e-3, token * 1e-6)
+        for bench, (least, each, launches, call, token) in known.items()
+    }
 
 
 def _file() -> dict[str, Any]:
@@ -105,5 +107,6 @@ def power_provenance(law: PowerLaw) -> list[Provenance]:
         said = str(_file()["asked"]["source"])
         entries += [Provenance("power.settled", law.settled, "s", said)]
         entries += [Provenance(f"power.asked.{dtype.value}", each, "J/FLOP", said) for dtype, each in law.ask.items()]
-    return entries + [Provenance(f"power.flop.{dtype.value}", each, "J/FLOP", law.source)
-                      for dtype, each in law.flop.items()]  # fmt: skip
+    return entries + [
+        Provenance(f"power.flop.{dtype.value}", each, "J/FLOP", law.source) for dtype, each in law.flop.items()
+    ]

@@ -251,5 +251,13 @@ def _links(facts: AcceleratorFacts) -> Iterator[Finding]:
 
 
 _CHECKS = (
-    _release_year, _cores_times_rate, _rate_limit, _gains, _columns, _ridges, _capacity, _bandwidth, _links,
-)  # fmt: skip
+    _release_year,
+    _cores_times_rate,
+    _rate_limit,
+    _gains,
+    _columns,
+    _ridges,
+    _capacity,
+    _bandwidth,
+    _links,
+)

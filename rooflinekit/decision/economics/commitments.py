@@ -129,8 +129,10 @@ def pay(
         held = held_levels(use, float(hours.sum()), marginal, terms)
         left = (used * (held < 0)[:, None, :] * widths).sum(axis=2)
         counts = [((held == number) * widths).sum(axis=1)[:, None] for number in range(len(terms))]
-        paid = [_row(term.term or f"{term.months:g} months", float(term.usd_per_gpu_hour), count, hours.sum())
-                for term, count in zip(terms, counts, strict=True)]  # fmt: skip
+        paid = [
+            _row(term.term or f"{term.months:g} months", float(term.usd_per_gpu_hour), count, hours.sum())
+            for term, count in zip(terms, counts, strict=True)
+        ]
         if spot is not None:
             levels, places = np.unique(left, return_inverse=True)
             shared = np.array([_shared(level, spot, price) for level in levels])

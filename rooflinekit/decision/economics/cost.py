@@ -481,14 +481,21 @@ class CostQuestion:
         isl, osl = (parse_length(str(said[key])) for key in ("isl", "osl"))
         answer, shared = max(round(osl.mean), 1), said["shared_prompt"]
         asked = cls(
-            isl, osl, said["cached"], said["concurrency"], said["rate"], said["utilisation"],
+            isl,
+            osl,
+            said["cached"],
+            said["concurrency"],
+            said["rate"],
+            said["utilisation"],
             1.0 if said["pue"] is None else said["pue"],
             read_carbon(said["carbon"]),
             said["rack"],
             Dialogue(said["turns"], said["system_prompt"], said["question"], answer, shared),
             Dialogue(said["calls"], said["agent_prompt"], said["tool_result"], said["tool_call"], shared),
-            said["long_context"], "long_context" in given, said["reserve"],
-        )  # fmt: skip
+            said["long_context"],
+            "long_context" in given,
+            said["reserve"],
+        )
         told = [name for name in ("concurrency", "utilisation") if given.get(name) is not None]
         if asked.rate is not None and told:
             raise WorkloadError(f"rate and {told[0]} exclude each other; give one")
@@ -570,8 +577,10 @@ def energy_of(served: PricedLoad, notes: list[str]) -> dict[str, Any]:
     prompt, seconds = float(tokens.prompt.total), float(times.prompt.expected)
     held = float(times.cached) * prompt / seconds if seconds else 0.0
     kinds = (
-        (held, times.cached), ((prompt - cached * held) / fresh, times.input), (tokens.step.total, times.output),
-    )  # fmt: skip
+        (held, times.cached),
+        ((prompt - cached * held) / fresh, times.input),
+        (tokens.step.total, times.output),
+    )
     site = asked.pue * float(plug_power(1.0, tokens.law.host))
     each = [site * (float(joules) + idle * float(time)) for joules, time in kinds]
     request = cached * each[0] + fresh * each[1] + osl * each[2]
@@ -590,25 +599,38 @@ def energy_of(served: PricedLoad, notes: list[str]) -> dict[str, Any]:
 
 
 _ENERGY = (
-    "watts", "joules_per_cached_token", "joules_per_input_token", "joules_per_output_token", "kwh_per_million_output",
-    "co2_kg_per_million_output", "output_tok_s_per_mw", "board_watts", "node_watts", "node_watts_most", "rack_nodes",
+    "watts",
+    "joules_per_cached_token",
+    "joules_per_input_token",
+    "joules_per_output_token",
+    "kwh_per_million_output",
+    "co2_kg_per_million_output",
+    "output_tok_s_per_mw",
+    "board_watts",
+    "node_watts",
+    "node_watts_most",
+    "rack_nodes",
     "rack_watts",
-)  # fmt: skip
+)
 
 
 def price_result(served: PricedLoad, notes: list[str]) -> PriceResult:
     """Prices with their interval, energy, and the price of holding a token."""
     prices, times, deployment = served.prices, served.times, served.predictor.plan.deployment
-    cached, new, made = (float(each) for each in (prices.cached_usd_per_million, prices.input_usd_per_million,
-                                                  prices.output_usd_per_million))  # fmt: skip
+    cached, new, made = (
+        float(each)
+        for each in (prices.cached_usd_per_million, prices.input_usd_per_million, prices.output_usd_per_million)
+    )
     work = Workload(1.0, times.load.isl, times.load.osl)
     pool = served.predictor.memory.evaluate(1.0, work.longest_context, work.isl).kv_pool_tokens
     holding = float(prices.replica_usd_per_hour) / served.asked.utilisation / float(pool * deployment.dp) * MILLION
     interval = None
     if served.predictor.plan.calibration:
         priced = (("input", new, times.prompt), ("output", made, times.step))
-        interval = {f"{kind}_usd_per_million": [price * float(end / time.expected) for end in (time.low, time.high)]
-                    for kind, price, time in priced}  # fmt: skip
+        interval = {
+            f"{kind}_usd_per_million": [price * float(end / time.expected) for end in (time.low, time.high)]
+            for kind, price, time in priced
+        }
     return PriceResult(
         float(prices.hour.usd_per_gpu_hour), prices.hour.source, deployment.gpus, float(prices.replica_usd_per_hour),
         served.asked.utilisation, served.running, cached, new, made, float(prices.request_usd),
@@ -631,10 +653,19 @@ def dialogue_cost(served: PricedLoad, dialogue: Dialogue, name: str, notes: list
     if limit is not None and longest > limit:
         notes.append(f"{name}: its last turn of {longest:.0f} tokens exceeds the model's maximum of {limit}")
     return DialogueCost(
-        dialogue.turns, dialogue.system, dialogue.asked, dialogue.answered, time.sent_tokens, time.computed_tokens,
-        second * float(time.cached.sum()), second * float(time.recomputed.sum()), time.saving,
-        second * float(time.cached[0]), second * float(time.cached[-1]), second * float(time.recomputed[-1]),
-    )  # fmt: skip
+        dialogue.turns,
+        dialogue.system,
+        dialogue.asked,
+        dialogue.answered,
+        time.sent_tokens,
+        time.computed_tokens,
+        second * float(time.cached.sum()),
+        second * float(time.recomputed.sum()),
+        time.saving,
+        second * float(time.cached[0]),
+        second * float(time.cached[-1]),
+        second * float(time.recomputed[-1]),
+    )
 
 
 def context_cost(served: PricedLoad, prompt: int, context: int | None = None) -> ContextCost:
@@ -648,10 +679,17 @@ def context_cost(served: PricedLoad, prompt: int, context: int | None = None) ->
     alone = predictor.ttft(Workload(1.0, float(prompt), osl)).expected
     kept = float(predictor.memory.evaluate(1.0, tokens, float(prompt)).kv_bytes)
     return ContextCost(
-        int(tokens), float(alone) * 1e3, second * float(times.prompt.expected), second * float(times.output),
-        second * float(times.output) * MILLION, float(times.step.expected) * 1e3, min(room, served.running), int(room),
-        served.room / room, kept,
-    )  # fmt: skip
+        int(tokens),
+        float(alone) * 1e3,
+        second * float(times.prompt.expected),
+        second * float(times.output),
+        second * float(times.output) * MILLION,
+        float(times.step.expected) * 1e3,
+        min(room, served.running),
+        int(room),
+        served.room / room,
+        kept,
+    )
 
 
 def why(times: TokenTimes, given: TokenWork, made: TokenWork, experts: bool = False) -> str:

@@ -83,8 +83,13 @@ class HourlyPrice:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the price as JSON."""
-        return {"usd_per_gpu_hour": float(self.usd_per_gpu_hour), "source": self.source, "low": self.low,
-                "high": self.high, "term": self.term}  # fmt: skip
+        return {
+            "usd_per_gpu_hour": float(self.usd_per_gpu_hour),
+            "source": self.source,
+            "low": self.low,
+            "high": self.high,
+            "term": self.term,
+        }
 
     def __str__(self) -> str:
         said = [
@@ -283,8 +288,13 @@ def quotes_of(accelerators: Iterable[Accelerator], price: object = None) -> Quot
     else:
         beside, named = {}, priced_names(price)
         if not isinstance(named, Mapping):
-            return Quotes({name: quoted_price(each) if named is None else hourly_price(each, named)
-                           for name, each in loaded.items()}, ())  # fmt: skip
+            return Quotes(
+                {
+                    name: quoted_price(each) if named is None else hourly_price(each, named)
+                    for name, each in loaded.items()
+                },
+                (),
+            )
         rows = {name: [HourlyPrice(positive(usd, f"price of {name}"), "given")] for name, usd in named.items()}
     terms = [{row.term for row in rows[name]} for name in loaded if name in rows]
     common = set.intersection(*terms) if terms else set()
@@ -302,8 +312,11 @@ def quotes_of(accelerators: Iterable[Accelerator], price: object = None) -> Quot
     notes = [f"the price of {', '.join(unused)} is not used"] if unused else []
     left = [f"{name} {row.term}" for name in chosen for row in rows[name] if row.term != chosen[name].term]
     notes += [f"prices of other terms are not used: {', '.join(left)}"] if left else []
-    kinds = {name: chosen[name].term or "given" if name in chosen else "a catalogue quote"
-             for name, price in hourly.items() if price is not None}  # fmt: skip
+    kinds = {
+        name: chosen[name].term or "given" if name in chosen else "a catalogue quote"
+        for name, price in hourly.items()
+        if price is not None
+    }
     if len(set(kinds.values())) > 1:
         told = (
             f"{name} {kind} ${float(price.usd_per_gpu_hour):g}"

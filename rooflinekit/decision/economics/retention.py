@@ -202,9 +202,14 @@ def _memories(
     seen = [Retained("accelerators", pool, share, share, keep_s=saved * pool)]
     late, rent = [0.0], [0.0]
     for tier, tokens, found, here, link, load, usd in fill(
-        tiers, pool, reuse.share, replicas=replicas, prompt_bytes=isl.mean * each, token_bytes=each,
+        tiers,
+        pool,
+        reuse.share,
+        replicas=replicas,
+        prompt_bytes=isl.mean * each,
+        token_bytes=each,
         own_link=partial(pcie_bandwidth, predictor),
-    ):  # fmt: skip
+    ):
         faster, keep = saved - each / link, None
         if tier.usd_gb_hour is not None and second is not None:
             keep = float(keep_seconds(saved, second, each, tier.usd_gb_hour / GB / _HOUR))

@@ -50,21 +50,30 @@ def _common(target: Target) -> list[Wish]:
         Wish("pp", deployment.pp, f"{deployment.pp} pipeline stages", when=deployment.pp > 1),
         Wish("all_to_all", target.exchanged, exchanged, word=True, when=bool(target.exchanged)),
         Wish("two_batch", True, "halves of a step take turns", when=deployment.two_batch and target.has("two_batch")),
-        Wish("revision", target.checkpoint.revision, "the revision that was named",
-             when=bool(target.checkpoint.revision)),
+        Wish(
+            "revision", target.checkpoint.revision, "the revision that was named", when=bool(target.checkpoint.revision)
+        ),
         Wish("context", target.longest, length),
         Wish("memory", target.share.fraction, target.share.sum),
         Wish("dtype", dtype, f"weights and activations in {dtype}", word=True, when=dtype is not None),
         Wish("quantization", online, quantised, word=True, when=online is not None),
         Wish("kv", kv.value, f"KV cache in {kv}", word=True, when=other_kv),
         Wish("block", block, "tokens of one block of the cache", when=block is not None),
-        Wish("api_servers", settings.api_servers, "processes that read requests and send answers",
-             when=settings.api_servers is not None),
-        Wish("stream_interval", settings.stream_interval, "tokens that are sent together",
-             when=settings.stream_interval > 1),
+        Wish(
+            "api_servers",
+            settings.api_servers,
+            "processes that read requests and send answers",
+            when=settings.api_servers is not None,
+        ),
+        Wish(
+            "stream_interval",
+            settings.stream_interval,
+            "tokens that are sent together",
+            when=settings.stream_interval > 1,
+        ),
         Wish("receive_interval", looks, "decode steps between two looks at new requests", when=looks > 1),
         Wish("batch_wait", settings.batch_wait, "steps for which prompts are gathered", when=settings.batch_wait > 0),
-    ]  # fmt: skip
+    ]
 
 
 def _prefix_cache(target: Target) -> Wish:
@@ -98,8 +107,12 @@ def _vllm(target: Target) -> Iterator[Wish]:
         yield Wish("tokens", target.tokens, "tokens of one step at most")
     yield _prefix_cache(target)
     yield Wish("eager", True, "no CUDA graphs", when=eager)
-    yield Wish("graph_batch", target.running, f"CUDA graphs for batches above {_GRAPHS}, as predicted",
-               when=not eager and target.running > _GRAPHS and target.has("graph_batch"))  # fmt: skip
+    yield Wish(
+        "graph_batch",
+        target.running,
+        f"CUDA graphs for batches above {_GRAPHS}, as predicted",
+        when=not eager and target.running > _GRAPHS and target.has("graph_batch"),
+    )
     yield from _vllm_draft(target)
     if role:
         flag = target.flag("transfer")
@@ -108,8 +121,9 @@ def _vllm(target: Target) -> Iterator[Wish]:
             yield Wish("transfer", role, because, word=True)  # refused by name
         else:
             yield Wish("transfer", {"kv_connector": flag.values["nixl"], "kv_role": flag.values[role]}, because)
-    yield Wish("executor", "ray", f"one replica spans {target.hosts} hosts", word=True,
-               when=target.hosts > 1 and not spread)  # fmt: skip
+    yield Wish(
+        "executor", "ray", f"one replica spans {target.hosts} hosts", word=True, when=target.hosts > 1 and not spread
+    )
 
 
 def _dp_over_hosts(target: Target) -> bool:
@@ -321,9 +335,11 @@ def _llamacpp_notes(target: Target) -> Iterator[str]:
 
 
 _ENGINES: dict[str, tuple[Callable[[Target], Iterator[Wish]], Callable[[Target], Iterator[str]]]] = {
-    "vllm": (_vllm, _vllm_notes), "sglang": (_sglang, _sglang_notes), "trtllm": (_trtllm, _trtllm_notes),
+    "vllm": (_vllm, _vllm_notes),
+    "sglang": (_sglang, _sglang_notes),
+    "trtllm": (_trtllm, _trtllm_notes),
     "llama.cpp": (_llamacpp, _llamacpp_notes),
-}  # fmt: skip
+}
 
 
 _WIDTH = 80
@@ -658,8 +674,11 @@ def _planned(candidate: Mapping[str, Any]) -> str | None:
     """Prediction of the plan for the candidate as a whole; None if it does not say."""
     table = candidate.get("predicted")
     times = [table.get(f"{name}_ms") if isinstance(table, Mapping) else None for name in ("ttft", "tpot")]
-    found = [f"p95 {name} {p95:.1f} ms" for name, each in zip(("TTFT", "TPOT"), times, strict=True)
-             if isinstance(each, Mapping) and _is_number(p95 := each.get("p95"))]  # fmt: skip
+    found = [
+        f"p95 {name} {p95:.1f} ms"
+        for name, each in zip(("TTFT", "TPOT"), times, strict=True)
+        if isinstance(each, Mapping) and _is_number(p95 := each.get("p95"))
+    ]
     return f"the plan predicts {', '.join(found)} at its peak" if found else None
 
 
@@ -736,12 +755,20 @@ def _server(target: Target, part: ServerPart) -> Server:
         answer.output_tok_s, memory.kv_pool_bytes, memory.kv_pool_tokens,
     )  # fmt: skip
     return Server(
-        part.name, target.table.program, () if by_flag else (target.checkpoint.argument,), tuple(granted),
-        front_end if engine == "trtllm" and part.role == "prefill" else "", file.spelling if file else "", ports,
-        part.replicas, target.host_gpus, prediction,
-        first + _CHANNEL if part.role and engine == "vllm" else 0, target.plan.deployment.dp,
+        part.name,
+        target.table.program,
+        () if by_flag else (target.checkpoint.argument,),
+        tuple(granted),
+        front_end if engine == "trtllm" and part.role == "prefill" else "",
+        file.spelling if file else "",
+        ports,
+        part.replicas,
+        target.host_gpus,
+        prediction,
+        first + _CHANNEL if part.role and engine == "vllm" else 0,
+        target.plan.deployment.dp,
         part.scenario.get("rate"),
-    )  # fmt: skip
+    )
 
 
 def _notes(target: Target) -> Iterator[str]:

@@ -133,8 +133,11 @@ def find_checkpoint(given: str | PathLike[str], model: Model) -> Checkpoint:
     named = model.source.removeprefix(_HUB) if model.source.startswith(_HUB) else ""
     chosen = named if _ID.fullmatch(named) else next(iter(ids), None)
     if chosen is None:
-        return Checkpoint(f"/path/to/{model.name}", None, f"no checkpoint of {model.name} is known: replace "
-                          f"/path/to/{model.name} by its folder")  # fmt: skip
+        return Checkpoint(
+            f"/path/to/{model.name}",
+            None,
+            f"no checkpoint of {model.name} is known: replace /path/to/{model.name} by its folder",
+        )
     others = [alias for alias in ids if alias != chosen]
     note = f"{model.name} is also the shape of {', '.join(others[:3])}: name one to serve it" if others else None
     return Checkpoint(chosen, None, note)
@@ -147,8 +150,11 @@ def _own(text: str, origin: Path) -> Checkpoint:
         return Checkpoint(name, revision or None)
     if origin.suffix in (".yaml", ".yml"):
         place = f"/path/to/{origin.stem}"
-        return Checkpoint(place, None, f"{origin.name} describes a model and holds no weights: replace {place} by "
-                          "its checkpoint's folder")  # fmt: skip
+        return Checkpoint(
+            place,
+            None,
+            f"{origin.name} describes a model and holds no weights: replace {place} by its checkpoint's folder",
+        )
     folder = origin if origin.is_dir() else origin.parent
     if origin.name == "config.json" or origin.is_dir():
         held = any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))

@@ -160,9 +160,18 @@ _FILLED = 2  # deployments of a fleet into whose valleys jobs are put
 _OF_CLASSES = ("rate", "users", "concurrency", "trace", "sessions", "isl", "osl", "cached", "peak", "images",
                "image_size", "encoder_gpus")  # fmt: skip
 _NO_PART = (
-    "cache_tier", "growth", "months", "autoscale", "tco", "disaggregated", "mixed", "by", "clean", "router",
+    "cache_tier",
+    "growth",
+    "months",
+    "autoscale",
+    "tco",
+    "disaggregated",
+    "mixed",
+    "by",
+    "clean",
+    "router",
     "sensitivity",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -257,10 +266,16 @@ class ClassPlan(Tabled):
         for each in self.classes:
             own = {key: value for key, value in asdict(each).items() if key != "objectives"}
             fleet = None if each.fleet is None else self.fleets[each.fleet - 1]
-            more = {} if fleet is None else {
-                "plan": fleet.candidate.name, "gpu": fleet.candidate.gpu, "gpus": fleet.gpus,
-                "usd_per_hour": fleet.candidate.cost.usd_per_hour,
-            }  # fmt: skip
+            more = (
+                {}
+                if fleet is None
+                else {
+                    "plan": fleet.candidate.name,
+                    "gpu": fleet.candidate.gpu,
+                    "gpus": fleet.gpus,
+                    "usd_per_hour": fleet.candidate.cost.usd_per_hour,
+                }
+            )
             found += [own | asdict(held) | more for held in each.objectives] or [own | more]
         return found
 
@@ -357,8 +372,11 @@ def plan_classes(
         told = {key: value for key, value in given.items() if steady or key != "profile"}
         question = read_question(paths[name], gpus, DEFAULT_SLO, load | told, progress)
         groups = _groups(question, own)
-        refused = {group.classes[0].name: group.why or str(nothing_found(group.question, group.found))
-                   for group in groups.values() if len(group.classes) == 1 and group.entry is None}  # fmt: skip
+        refused = {
+            group.classes[0].name: group.why or str(nothing_found(group.question, group.found))
+            for group in groups.values()
+            if len(group.classes) == 1 and group.entry is None
+        }
         unmet |= refused
         met = tuple(each.name for each in own if each.name not in refused)
         if met:
@@ -468,9 +486,10 @@ def _rank(fleets: Sequence[_Group]) -> tuple[float, float, int]:
 
 def _grouping(fleets: Sequence[_Group]) -> Grouping:
     return Grouping(
-        " | ".join(group.name for group in fleets), sum(group.option.gpus for group in fleets),
+        " | ".join(group.name for group in fleets),
+        sum(group.option.gpus for group in fleets),
         added(group.question.tariff.per_hour(group.option) for group in fleets),
-    )  # fmt: skip
+    )
 
 
 def _why(best: Sequence[_Group], ends: Sequence[Sequence[_Group]]) -> str:
@@ -499,9 +518,13 @@ def _why(best: Sequence[_Group], ends: Sequence[Sequence[_Group]]) -> str:
 
 
 def _told(  # noqa: PLR0913, PLR0917 - all that was found
-    classes: Sequence[TrafficClass], chosen: Sequence[_Group], groupings: Sequence[Grouping], names: Mapping[int, str],
-    unmet: Mapping[str, str], words: Sequence[str],
-) -> ClassPlan:  # fmt: skip
+    classes: Sequence[TrafficClass],
+    chosen: Sequence[_Group],
+    groupings: Sequence[Grouping],
+    names: Mapping[int, str],
+    unmet: Mapping[str, str],
+    words: Sequence[str],
+) -> ClassPlan:
     fleets, notes = list[ClassFleet](), list[str]()
     met: dict[str, tuple[str, int, float | None, tuple[Held, ...]]] = {}
     for number, group in enumerate(chosen, 1):
@@ -514,10 +537,14 @@ def _told(  # noqa: PLR0913, PLR0917 - all that was found
             held = tuple(_held(group, candidate, objective) for objective in each.slo)
             met[each.name] = model, number, done.get(each.name, each.deadline_h), held
         notes += warnings(group.question, group.found, [entry])
-    hosts = hosts_of((
-        (f"{names[id(group)]} {deployment_name(part.replica.scenario)}", part)
-        for group in chosen for part in group.option.parts
-    ), chosen[0].question.reserve.rack)  # fmt: skip
+    hosts = hosts_of(
+        (
+            (f"{names[id(group)]} {deployment_name(part.replica.scenario)}", part)
+            for group in chosen
+            for part in group.option.parts
+        ),
+        chosen[0].question.reserve.rack,
+    )
     gpus, usd = sum(each.gpus for each in fleets), added(each.candidate.cost.usd_per_hour for each in fleets)
     peaks = max(group.question.demand.peak for group in chosen)
     many = f"{len(classes)} class{'es' if len(classes) > 1 else ''}"
@@ -526,8 +553,10 @@ def _told(  # noqa: PLR0913, PLR0917 - all that was found
     for fleet in fleets:
         (part,) = fleet.candidate.fleets
         many = f"{part.replicas} replica{'s' if part.replicas > 1 else ''}"
-        pieces.append(f"{many} x {deployment_name(part.scenario)} of {fleet.model} on {part.scenario['gpu']} for "
-                      f"{', '.join(fleet.classes)}")  # fmt: skip
+        pieces.append(
+            f"{many} x {deployment_name(part.scenario)} of {fleet.model} on {part.scenario['gpu']} for "
+            f"{', '.join(fleet.classes)}"
+        )
     money = "no price is known" if usd is None else f"${usd:,.2f} an hour"
     answer = f"{gpus:,} GPU{'s' if gpus > 1 else ''} = {'; '.join(pieces)}: {money}."
     told = []

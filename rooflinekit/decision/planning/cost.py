@@ -96,10 +96,16 @@ def read_tariff(gpus: tuple[str, ...], given: Mapping[str, Any], demand: Demand)
     rate, by = given.get("load_gbps"), given.get("by")
     notes = (*quotes.notes, POWER_NOTE, *(() if rate else (LOAD_NOTE,)))
     return Tariff(
-        quotes.hourly, given.get("pue", 1.0), (rate or LOAD_GB_S) * GB, notes, by == "gpus",
-        demand if by == "energy" else None, quotes.terms, read_carbon(given.get("carbon")),
+        quotes.hourly,
+        given.get("pue", 1.0),
+        (rate or LOAD_GB_S) * GB,
+        notes,
+        by == "gpus",
+        demand if by == "energy" else None,
+        quotes.terms,
+        read_carbon(given.get("carbon")),
         bool(given.get("whole_hosts")),
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)

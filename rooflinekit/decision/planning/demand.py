@@ -98,9 +98,16 @@ class Prefixes:
         each, share = float(predictor.memory.kv_bytes_per_token), cache(partial(self.share, replicas))
         pool = kv_capacity_tokens(predictor, typical, int(predictor.memory.rows))
         filled = list(
-            fill(tiers, pool, share, replicas=replicas, prompt_bytes=isl * each, token_bytes=each,
-                 own_link=partial(pcie_bandwidth, predictor))
-        )  # fmt: skip
+            fill(
+                tiers,
+                pool,
+                share,
+                replicas=replicas,
+                prompt_bytes=isl * each,
+                token_bytes=each,
+                own_link=partial(pcie_bandwidth, predictor),
+            )
+        )
         found = filled[-1].share if filled else share(pool)
         late, usd_hour = sum(row.load_s for row in filled), sum(row.usd_hour for row in filled)
         known = self.reuse(replicas).found_of(found)
@@ -277,12 +284,19 @@ class Demand:
         """Return the demand as JSON; prompts by their text."""
         text = self.isl.text if isinstance(self.isl, Longer) else self.isl
         return {
-            "rate": self.rate, "users": self.users, "peak": self.peak, "peak_load": self.peak_load,
-            "isl_mean": text.mean, "isl_cv": cv(text), "osl_mean": self.osl.mean, "osl_cv": cv(self.osl),
-            "cached": self.cached, "arrival_cv": self.arrival_cv,
+            "rate": self.rate,
+            "users": self.users,
+            "peak": self.peak,
+            "peak_load": self.peak_load,
+            "isl_mean": text.mean,
+            "isl_cv": cv(text),
+            "osl_mean": self.osl.mean,
+            "osl_cv": cv(self.osl),
+            "cached": self.cached,
+            "arrival_cv": self.arrival_cv,
             "trace": None if self.trace is None else self.trace.name,
             "span_s": self.span_s if math.isfinite(self.span_s) else None,
-        }  # fmt: skip
+        }
 
     def __str__(self) -> str:
         load = f"{self.mean_load:,g} {self.unit}"
@@ -522,18 +536,28 @@ class Mix(Demand):
         """The load with as many requests as the rarest class needs to be known."""
         count = min(max(float(STEADY), _OF_EACH / min(self.shares)), float(CROWD))
         return AskedLoad(
-            self.isl, self.osl, rate=1.0, burstiness=self.arrival_cv, seed=seed, cached=self.cached, source=self.drawn,
+            self.isl,
+            self.osl,
+            rate=1.0,
+            burstiness=self.arrival_cv,
+            seed=seed,
+            cached=self.cached,
+            source=self.drawn,
             least=math.ceil(count),
-        )  # fmt: skip
+        )
 
     def drawn(self, process: Process, count: int, seed: int) -> Drawn:
         """Draw so many requests of all classes in their shares, with the class of each and what the cache has of it."""
         rows = list(islice(self._drawn(process, seed), count))
         cached = [min(round(self.classes[row.kind].cached * row.isl), row.isl - 1) for row in rows]
         return Drawn(
-            [row.time for row in rows], [row.isl for row in rows], [row.osl for row in rows],
-            [row.priority for row in rows], cached, [row.kind for row in rows],
-        )  # fmt: skip
+            [row.time for row in rows],
+            [row.isl for row in rows],
+            [row.osl for row in rows],
+            [row.priority for row in rows],
+            cached,
+            [row.kind for row in rows],
+        )
 
     @override
     def arrivals(self, rate: float, seed: int) -> Iterator[Arrival]:
@@ -543,8 +567,10 @@ class Mix(Demand):
     def _drawn(self, process: Process, seed: int) -> Iterator[Arrival]:
         sorts = Requests(Fixed(1), Fixed(1), tuple(self.shares))
         drawn = [_lengths(each, (seed, _STREAMS + place)) for place, each in enumerate(self.classes)]
-        blocks = [tuple(range(place << 24, (place << 24) + int(each.cached * each.isl.quantile(1.0)) // HASH_TOKENS))
-                  for place, each in enumerate(self.classes)]  # fmt: skip
+        blocks = [
+            tuple(range(place << 24, (place << 24) + int(each.cached * each.isl.quantile(1.0)) // HASH_TOKENS))
+            for place, each in enumerate(self.classes)
+        ]
         for arrival in generate(process, sorts, 1 << 40, seed):
             kind = arrival.priority
             each, (isl, osl) = self.classes[kind], next(drawn[kind])
@@ -575,8 +601,9 @@ def read_classes(path: str | PathLike[str], usual: str | Sequence[str]) -> tuple
             raise SpecError(f"{path}: class {name}: {error}") from None
     last = max((each.priority for each in found if each.deadline_h is None), default=-1) + 1
     said = {name for name, row in rows.items() if row.get("priority") not in (None, "")}
-    return tuple(each if each.deadline_h is None or each.name in said else replace(each, priority=last)
-                 for each in found)  # fmt: skip
+    return tuple(
+        each if each.deadline_h is None or each.name in said else replace(each, priority=last) for each in found
+    )
 
 
 def _yaml_rows(path: Path) -> dict[str, dict[str, Any]]:
@@ -603,8 +630,10 @@ def _csv_rows(path: Path) -> dict[str, dict[str, Any]]:
 def _class(name: str, row: Mapping[str, Any], usual: str | Sequence[str]) -> TrafficClass:
     known = options_of(RequestClass)
     said = read(RequestClass, {key: known[key].of_cell(value) if key in known else value for key, value in row.items()})
-    isl, osl = (parse_length(spread_length(key, said.get(key, known[key].default), said.get(f"{key}_cv")))
-                for key in ("isl", "osl"))  # fmt: skip
+    isl, osl = (
+        parse_length(spread_length(key, said.get(key, known[key].default), said.get(f"{key}_cv")))
+        for key in ("isl", "osl")
+    )
     job = said.get("requests"), said.get("deadline")
     if (job[0] is None) != (job[1] is None):
         raise InputError("a batch job has requests and a deadline; one of them is missing")
@@ -616,10 +645,17 @@ def _class(name: str, row: Mapping[str, Any], usual: str | Sequence[str]) -> Tra
     if deadline is not None and "slo" in said:
         raise WorkloadError("a batch job has a deadline in place of objectives; leave slo out")
     return TrafficClass(
-        name, said["rate"] if job[0] is None or job[1] is None else job[0] / job[1], isl, osl, said.get("cached", 0.0),
-        tuple(replace(each, of=name) for each in slo), said.get("priority", 0), said.get("model", ""),
-        None if job[0] is None else float(job[0]), deadline,
-    )  # fmt: skip
+        name,
+        said["rate"] if job[0] is None or job[1] is None else job[0] / job[1],
+        isl,
+        osl,
+        said.get("cached", 0.0),
+        tuple(replace(each, of=name) for each in slo),
+        said.get("priority", 0),
+        said.get("model", ""),
+        None if job[0] is None else float(job[0]),
+        deadline,
+    )
 
 
 _DAY = 24  # intervals of a trace that is shorter than a day, and hours of one
@@ -662,8 +698,10 @@ class Profile:
         """Note on intervals that are not alike, or do not make whole days; else empty."""
         ends = min(self.hours), max(self.hours)
         if ends[1] > ends[0] * (1.0 + _CLOSE):
-            return (f"intervals of {self.name} last {ends[0]:g} to {ends[1]:g} h: each goes on until the next row, "
-                    "the last as long as the one before it")  # fmt: skip
+            return (
+                f"intervals of {self.name} last {ends[0]:g} to {ends[1]:g} h: each goes on until the next row, "
+                "the last as long as the one before it"
+            )
         days = self.span / _DAY
         if len(self.rates) > 1 and abs(days - round(days)) > _CLOSE * days:
             return f"{self.name} lasts {self.span:.3g} h and repeats, which is no whole number of days"
@@ -821,8 +859,14 @@ class Course:
 
 OVER_TIME = {"profile", "growth", "months", "tco"}
 _SCALING = (
-    "cold_start", "provision", "weights_from", "engine_start", "min_replicas", "max_replicas", "cooldown",
-)  # fmt: skip
+    "cold_start",
+    "provision",
+    "weights_from",
+    "engine_start",
+    "min_replicas",
+    "max_replicas",
+    "cooldown",
+)
 
 
 def asked_profile(given: dict[str, Any]) -> Profile | None:

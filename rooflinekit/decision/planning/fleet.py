@@ -232,10 +232,13 @@ class Bearer:
         if not isinstance(demand, Mix):
             return felt
         classes = enumerate(demand.classes)
-        return replace(felt, classes={
-            each.name: replace(felt, read=_between(self._of_class(low, kind), self._of_class(high, kind), share))
-            for kind, each in classes
-        })  # fmt: skip
+        return replace(
+            felt,
+            classes={
+                each.name: replace(felt, read=_between(self._of_class(low, kind), self._of_class(high, kind), share))
+                for kind, each in classes
+            },
+        )
 
     def read(self, demand: Demand, load: float, value: Callable[[LoadPlay], float]) -> float:
         """What plays say at this load, on a straight line between two rungs."""
@@ -681,8 +684,9 @@ class Option:
     ) -> Option:
         """The same deployments, as many as carry a traffic, one kind of each; deviations: None as they are sized."""
         places = (part.deviations if deviations is None else deviations for part in self.parts)
-        parts = (Part.of(part.bearer, demand, slo, reserve, place)
-                 for part, place in zip(self.parts, places, strict=True))  # fmt: skip
+        parts = (
+            Part.of(part.bearer, demand, slo, reserve, place) for part, place in zip(self.parts, places, strict=True)
+        )
         return replace(self, parts=tuple(part.confirmed(demand, slo) for part in parts))
 
 

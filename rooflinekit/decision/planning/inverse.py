@@ -160,9 +160,15 @@ class _Asked:
         return self.solution(name, float(value), unit, answer, tuple(stops), at, found[1])
 
     def solution(  # noqa: PLR0913, PLR0917 - the fields of an answer
-        self, what: str, value: float, unit: str, answer: str, binds: tuple[str, ...], at: dict[str, float],
+        self,
+        what: str,
+        value: float,
+        unit: str,
+        answer: str,
+        binds: tuple[str, ...],
+        at: dict[str, float],
         regained: bool = False,
-    ) -> Solution:  # fmt: skip
+    ) -> Solution:
         """Put an answer together; a larger value that is good again is said."""
         if regained:
             answer += " Larger values meet the objectives again, but one below them does not: they are not counted on."
@@ -274,7 +280,7 @@ def _context(asked: _Asked, work: Workload) -> Solution:
 
 def _under_load(  # noqa: PLR0913, PLR0917 - a question with its parts
     what: str, model: str, gpu: str, slo: tuple[Objective, ...], given: dict[str, Any], confidence: float
-) -> Solution:  # fmt: skip
+) -> Solution:
     cv = {"cv": given["burstiness"]} if "burstiness" in given else {}
     lengths, layout = part_of(given, ("isl", "osl")), part_of(given, DEPLOYMENT_KEYS)
     lengths |= {"image_tokens": resolve(model, gpu, read_deployment(layout), None).plan.image_tokens}
@@ -298,8 +304,11 @@ def _under_load(  # noqa: PLR0913, PLR0917 - a question with its parts
     named = f"number of users is {number}" if demand.closed else f"rate is {number} {demand.unit}"
     answer = f"The largest {named}, limited by {limits_in_words(able.binds)}."
     if slo:
-        sure = "if times are as expected, with no margin" if confidence == 0.5 else (
-            f"with a probability of at least {confidence * 100:g} %")  # fmt: skip
+        sure = (
+            "if times are as expected, with no margin"
+            if confidence == 0.5
+            else (f"with a probability of at least {confidence * 100:g} %")
+        )
         answer += f" Objectives hold {sure}."
     asked = _Asked(replica.resolved, slo, {"model": model, "gpu": gpu, **given})
     return asked.solution(what, able.load, demand.unit, answer, stops, at)
@@ -334,8 +343,11 @@ def required_bandwidth(
     low, high = now / _FASTEST, now * _FASTEST
     if not bool(at(high).meets(work)):
         times = at(high).at(work)
-        left = [f"{each.metric.upper()} stays at {times[f'{each.metric}_ms']:.4g} ms"
-                for each in asked.slo if times[f"{each.metric}_ms"] > each.limit * 1e3]  # fmt: skip
+        left = [
+            f"{each.metric.upper()} stays at {times[f'{each.metric}_ms']:.4g} ms"
+            for each in asked.slo
+            if times[f"{each.metric}_ms"] > each.limit * 1e3
+        ]
         raise InfeasibleError(
             f"no solution: with a thousand times the bandwidth {' and '.join(left)} (arithmetic, launches and "
             f"network), and {words} is asked"
@@ -403,10 +415,15 @@ def break_even_prices(
             (each.why for each in answer.refused if each.what.startswith(gpu)), "no deployment serves the traffic"
         )
         price = answer.prices.get(gpu)
-        rows.append({
-            "gpu": gpu, "gpus": best and best.gpus, "usd_per_gpu_hour": price and price["usd_per_gpu_hour"],
-            "usd_per_hour": best and best.cost.usd_per_hour, "why": None if best else why,
-        })  # fmt: skip
+        rows.append(
+            {
+                "gpu": gpu,
+                "gpus": best and best.gpus,
+                "usd_per_gpu_hour": price and price["usd_per_gpu_hour"],
+                "usd_per_hour": best and best.cost.usd_per_hour,
+                "why": None if best else why,
+            }
+        )
     able = [row for row in rows if row["gpus"]]
     if len(able) < 2:
         raise InfeasibleError("no solution: " + "; ".join(f"{r['gpu']}: {r['why']}" for r in rows if r["why"]))
@@ -416,8 +433,9 @@ def break_even_prices(
     words = [
         f"{row['gpus']} x {row['gpu']} cost as much as the cheapest other at ${row['break_even_usd']:.2f} an hour each"
         + (f" (now ${row['usd_per_gpu_hour']:.2f})" if row["usd_per_gpu_hour"] is not None else "")
-        for row in able if row["break_even_usd"] is not None
-    ]  # fmt: skip
+        for row in able
+        if row["break_even_usd"] is not None
+    ]
     told = "; ".join(words) + "." if words else "no price is known; give one with --price"
     return BreakEven(__version__, str(model), told, tuple(rows), answer.warnings)
 
@@ -504,8 +522,10 @@ def _of_budget(question: PlanQuestion, capacity: Capacity, course: Course, rate:
     fleet, demand = capacity.fleet(top), capacity.demand(top)
     cost = monthly(capacity, Course(course.profile.scaled(rate)))
     at = fleet.feels(demand)(1.0).at(question.slo)
-    pieces = [f"{part.replicas} {'' if part.role == 'serve' else part.role + ' '}x "
-              f"{deployment_name(part.replica.scenario)}" for part in fleet.parts]  # fmt: skip
+    pieces = [
+        f"{part.replicas} {'' if part.role == 'serve' else part.role + ' '}x {deployment_name(part.replica.scenario)}"
+        for part in fleet.parts
+    ]
     peak = f", {top:.4g} at the peak of {course.profile.name}" if len(course.profile.rates) > 1 else ""
     binds = "limit" if capacity.fleet(top * (1.0 + _ROUGH)).gpus > capacity.limit else "budget"
     one = fleet.gpus == 1

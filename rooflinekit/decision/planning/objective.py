@@ -17,14 +17,24 @@ from rooflinekit.model.types.time import SIGMAS
 METRICS = ("ttft", "tpot", "e2el")
 _ALIASES = {"e2e": "e2el", "latency": "e2el"}
 _UNITS = {
-    "us": 1e-6, "ms": 1e-3, "milliseconds": 1e-3, "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0, "min": 60.0,
+    "us": 1e-6,
+    "ms": 1e-3,
+    "milliseconds": 1e-3,
+    "s": 1.0,
+    "sec": 1.0,
+    "second": 1.0,
+    "seconds": 1.0,
+    "min": 60.0,
     "minutes": 60.0,
-}  # fmt: skip
+}
 _WORDS = (
-    (r"time to first token", "ttft"), (r"time per output token", "tpot"), (r"end[- ]to[- ]end( latency)?", "e2el"),
-    (r"(\d[\d.]*) ?(?:(?:st|nd|rd|th) percentile|%)( of)?", r"p\1"), (r"\b(is|stays|of|the)\b", " "),
+    (r"time to first token", "ttft"),
+    (r"time per output token", "tpot"),
+    (r"end[- ]to[- ]end( latency)?", "e2el"),
+    (r"(\d[\d.]*) ?(?:(?:st|nd|rd|th) percentile|%)( of)?", r"p\1"),
+    (r"\b(is|stays|of|the)\b", " "),
     (r"\b(under|below|at most|less than|within)\b|≤|<=", "<"),
-)  # fmt: skip
+)
 _FORM = re.compile(
     r"(?:(?P<before>p\d+(?:\.\d+)?|mean)\s+)?(?P<metric>[a-z0-9]+)(?:\s+(?P<after>p\d+(?:\.\d+)?|mean))?\s*<\s*"
     r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>[a-zµ]*)"

@@ -47,9 +47,7 @@ class Capacity:
         if rate not in self._fleets:
             question, demand = self.question, self.demand(rate)
             peak = math.isclose(rate, question.demand.peak_load, rel_tol=1e-9)
-            self._fleets[rate] = self.option if peak else self.option.sized(
-                demand, question.slo, question.reserve
-            )  # fmt: skip
+            self._fleets[rate] = self.option if peak else self.option.sized(demand, question.slo, question.reserve)
         return self._fleets[rate]
 
     @property
@@ -225,8 +223,10 @@ def autoscaled(
         drawable = capacity.option.parts[0].replica.kept is None  # a cache finds what came before
         rates = looked_at(profile, hours)
         for start in sorted(starts, key=lambda each: each != cold.seconds) if drawable else []:
-            order = sorted((place for place, each in enumerate(played) if each.meets and each.cold_start_s == start),
-                           key=lambda place: played[place].gpu_hours_per_month)  # fmt: skip
+            order = sorted(
+                (place for place, each in enumerate(played) if each.meets and each.cold_start_s == start),
+                key=lambda place: played[place].gpu_hours_per_month,
+            )
             for tried, place in enumerate(order[:_TRIES]):  # the cheapest first, until one agrees
                 capacity.question.progress(f"simulate {played[place].policy}", tried, tried + 1)
                 played[place] = _drawn(capacity, rates, played[place])
@@ -239,10 +239,16 @@ def autoscaled(
         for policy in POLICIES:
             own = [each for each in played if (each.cold_start_s, each.policy) == (start, policy)]
             good = [each for each in own if each.meets]
-            kept.append(min(good, key=lambda each: each.gpu_hours_per_month) if good
-                        else max(own, key=lambda each: min(each.attained.values())))  # fmt: skip
-    best = min((each for each in kept if each.meets and each.cold_start_s == cold.seconds),
-               key=lambda each: each.gpu_hours_per_month, default=None)  # fmt: skip
+            kept.append(
+                min(good, key=lambda each: each.gpu_hours_per_month)
+                if good
+                else max(own, key=lambda each: min(each.attained.values()))
+            )
+    best = min(
+        (each for each in kept if each.meets and each.cold_start_s == cold.seconds),
+        key=lambda each: each.gpu_hours_per_month,
+        default=None,
+    )
     return Autoscaling(cold, hours, tuple(kept), best, interrupted)
 
 
@@ -346,10 +352,18 @@ def _played(  # noqa: PLR0915 - one loop over time
         turns = [0, *(np.flatnonzero(np.diff(served[:, place])) + 1).tolist()]
         monthly = (float(paid[place]) / count + spare) * gpus * MONTH_HOURS
         return Scaled(
-            start, policy, aim, attained, meets, monthly, price and monthly * price, int(most[place]) + spare,
-            float(changes[place]) / hours, float(reversals[place]) / hours,
+            start,
+            policy,
+            aim,
+            attained,
+            meets,
+            monthly,
+            price and monthly * price,
+            int(most[place]) + spare,
+            float(changes[place]) / hours,
+            float(reversals[place]) / hours,
             steps=tuple((look * PERIOD_S, int(served[look, place])) for look in turns),
-        )  # fmt: skip
+        )
 
     return [told(place) for place in range(len(settings))], hours
 
@@ -461,9 +475,13 @@ def over_time(question: PlanQuestion, course: Course, order: Sequence[Ranked], n
     names: of the deployments of the candidates, in their order.
     """
     best = order[0]
-    rivals = [(place, entry) for place, entry in enumerate(order, 1)
-              if entry.known == best.known and len(entry.option.names) == 1
-              and (entry.replayed is None) == (best.replayed is None)]  # fmt: skip
+    rivals = [
+        (place, entry)
+        for place, entry in enumerate(order, 1)
+        if entry.known == best.known
+        and len(entry.option.names) == 1
+        and (entry.replayed is None) == (best.replayed is None)
+    ]
     capacities = [(Capacity(question, entry.option), place) for place, entry in rivals[:_COMPARED]]
     capacity, place = min(capacities, key=lambda each: (_hourly(each[0], course), each[1]))
     return _told(capacity, course, place, names[place - 1])
@@ -549,8 +567,9 @@ def _tco(capacity: Capacity, course: Course, months: Sequence[Month], paid: Sequ
     whole = sum(row.usd or 0.0 for row in months)
     share = sum(each.usd for each in paid) / whole
     rents = [(row.usd or 0.0) * share for row in months]
-    return rent_or_buy(course.owning, [row.gpus for row in months], rents, watts / fleet.gpus,
-                       float(plug_power(law.limit, law.host)))  # fmt: skip
+    return rent_or_buy(
+        course.owning, [row.gpus for row in months], rents, watts / fleet.gpus, float(plug_power(law.limit, law.host))
+    )
 
 
 def _paid(capacity: Capacity, course: Course, gpus: Table) -> tuple[Paid, ...]:
@@ -561,8 +580,9 @@ def _paid(capacity: Capacity, course: Course, gpus: Table) -> tuple[Paid, ...]:
         return ()
     spots = [
         Spot(float(each.usd_per_gpu_hour), each.interruptions, _RECOVERY_H, size, question.confidence)
-        for each in terms if each.interruptions is not None
-    ]  # fmt: skip
+        for each in terms
+        if each.interruptions is not None
+    ]
     committed = [each for each in terms if each.months]
     cheapest = min(spots, key=lambda spot: spot.price / spot.up, default=None)
     return pay(gpus, course.month_hours, on_demand, committed, cheapest)
@@ -599,20 +619,24 @@ def _words(made: OverTime) -> str:
     if len(made.buy) > 1:
         told = ", ".join(f"{count:,} by month {month}" for month, count, _ in made.buy[1:_PURCHASES])
         more = f" and {len(made.buy) - _PURCHASES} times more" if len(made.buy) > _PURCHASES else ""
-        parts.append(f"The fleet of {made.buy[0][2]:,} must grow: buy {told}{more} "
-                     f"({made.buy[-1][2]:,} GPUs in the end).")  # fmt: skip
+        parts.append(
+            f"The fleet of {made.buy[0][2]:,} must grow: buy {told}{more} ({made.buy[-1][2]:,} GPUs in the end)."
+        )
     if made.paid_usd is not None and made.usd and made.saved_usd > 0.0:
         whole = sum(each.gpu_hours for each in made.paid)  # with spares of spot
-        split = ", ".join(f"{percent(each.gpu_hours / whole)} {each.term}" for each in made.paid
-                          if each.gpu_hours >= _NOTICED * whole)  # fmt: skip
+        split = ", ".join(
+            f"{percent(each.gpu_hours / whole)} {each.term}" for each in made.paid if each.gpu_hours >= _NOTICED * whole
+        )
         parts.append(f"Paid as {split} it is ${made.paid_usd:,.0f}, {percent(1.0 - made.paid_usd / made.usd)} less.")
     if made.tco is not None:
         when = made.tco.break_even_month
         better = f"Buying is cheaper from month {when} on" if when else "Renting stays cheaper than buying"
         if not when and made.tco.own_usd < made.tco.rent_usd:
             better = "Buying is cheaper once it is sold in the end"
-        parts.append(f"{better}: ${made.tco.own_usd:,.0f} to own against ${made.tco.rent_usd:,.0f} to rent over "
-                     f"{made.tco.inputs.years:g} years at their present value.")  # fmt: skip
+        parts.append(
+            f"{better}: ${made.tco.own_usd:,.0f} to own against ${made.tco.rent_usd:,.0f} to rent over "
+            f"{made.tco.inputs.years:g} years at their present value."
+        )
     if made.autoscaling is not None:
         parts.append(_scaled_words(made, made.autoscaling))
     return " ".join(parts)
@@ -631,8 +655,11 @@ def _scaled_words(made: OverTime, scaling: Autoscaling) -> str:
     for seconds in sorted({each.cold_start_s for each in scaling.policies} - {cold.seconds}):
         good = [each for each in scaling.policies if each.meets and each.cold_start_s == seconds]
         least = min(good, key=lambda each: each.gpu_hours_per_month, default=None)
-        costs.append(f"{least.policy} at {percent(least.target)} {_price(least)} with {seconds:.0f} s" if least
-                     else f"nothing does with {seconds:.0f} s")  # fmt: skip
+        costs.append(
+            f"{least.policy} at {percent(least.target)} {_price(least)} with {seconds:.0f} s"
+            if least
+            else f"nothing does with {seconds:.0f} s"
+        )
     below = 1.0 - best.gpu_hours_per_month / made.months[0].peak_gpu_hours
     against = f"{percent(abs(below))} {'below' if below > 0.0 else 'above'}" if abs(below) >= _NOTICED else "as much as"
     return (
@@ -649,8 +676,10 @@ def _drawn_words(best: Scaled) -> str:
     if not best.simulated:
         return "; no single requests are drawn."
     busiest = "" if best.busiest is None else f", and {percent(best.busiest, 1)} around the busiest look"
-    return (f". {best.requests:,} single requests, drawn from calm to busy looks, say that "
-            f"{percent(min(best.simulated.values()), 1)} of all are within them{busiest}.")  # fmt: skip
+    return (
+        f". {best.requests:,} single requests, drawn from calm to busy looks, say that "
+        f"{percent(min(best.simulated.values()), 1)} of all are within them{busiest}."
+    )
 
 
 def _price(scaled: Scaled) -> str:

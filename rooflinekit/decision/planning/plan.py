@@ -74,12 +74,25 @@ from rooflinekit.version import __version__
 _CLOSE = 0.005  # relative: costs this near are equal
 _FORMATS = ("weights", "kv", "activations")
 _SPACE_LISTS = (
-    "engines", "weights", "kv", "tp", "pp", "ep", "dp", "encoder_gpus", "token_budgets", "max_num_seqs",
-)  # fmt: skip
+    "engines",
+    "weights",
+    "kv",
+    "tp",
+    "pp",
+    "ep",
+    "dp",
+    "encoder_gpus",
+    "token_budgets",
+    "max_num_seqs",
+)
 _NAMES = {
-    "engine": "engines", "token_budget": "token_budgets", "concurrency": "users", "burstiness": "cv", "price": "prices",
+    "engine": "engines",
+    "token_budget": "token_budgets",
+    "concurrency": "users",
+    "burstiness": "cv",
+    "price": "prices",
     "limit": "limits",
-}  # fmt: skip
+}
 """Options whose parts have names of their own here: there may be several."""
 
 _DRAFTED = (1, 3)  # tokens of a draft that are tried
@@ -212,9 +225,11 @@ class Candidate(Plain):
         """Return the candidate as JSON: `scenario` and `replicas`, or `prefill` and `decode`, or `fleet`."""
         cost = asdict(self.cost)
         million = {
-            "cached_input": cost.pop("cached_input_usd"), "input": cost.pop("input_usd"),
-            "output": cost.pop("output_usd"), "all": cost.pop("million_tokens_usd"),
-        }  # fmt: skip
+            "cached_input": cost.pop("cached_input_usd"),
+            "input": cost.pop("input_usd"),
+            "output": cost.pop("output_usd"),
+            "all": cost.pop("million_tokens_usd"),
+        }
         own = plain_fields(self)
         fleets, _ = own.pop("fleets"), own.pop("cost")
         by_role = {fleet["role"]: fleet for fleet in fleets}
@@ -243,8 +258,11 @@ class Candidate(Plain):
         }
         (fleet, *others) = self.fleets
         row |= {"load": None if others else fleet.load, "knee": None if others else fleet.knee}
-        row |= {f"{end}_{key}": pair[at] for key, pair in (self.interval or {}).items()
-                for at, end in enumerate(("low", "high"))}  # fmt: skip
+        row |= {
+            f"{end}_{key}": pair[at]
+            for key, pair in (self.interval or {}).items()
+            for at, end in enumerate(("low", "high"))
+        }
         row |= {"expected_gpus": self.expected_gpus, "known": self.known}
         return row | {"played": self.played, "lost": self.lost}
 
@@ -606,8 +624,7 @@ def _reserve(gpus: tuple[str, ...], given: dict[str, Any]) -> Reserve:
         if fail["redundancy"]:
             raise InputError("spare and redundancy both say what may fail; give one")
         fail["redundancy" if told["what"] == "gpu" else "hosts"] = int(told["count"])  # a replica falls with each GPU
-    return Reserve(given.get("headroom", 0.0), **fail, limits=tuple(limits), watts=watts,
-                   rack=given.get("rack"))  # fmt: skip
+    return Reserve(given.get("headroom", 0.0), **fail, limits=tuple(limits), watts=watts, rack=given.get("rack"))
 
 
 @keywords(PlanOptions)
@@ -665,8 +682,11 @@ def plan(
         found.interrupted = True
     best = candidates[0]
     lost = [replace(each, lost=lost_in_words(each, best, question.demand)) for each in candidates[1:]]
-    names = [" + ".join(f"{_ROLES.get(fleet.role, '')}{deployment_name(fleet.scenario)}" for fleet in each.fleets)
-             + f" on {each.gpu}" for each in candidates]  # fmt: skip
+    names = [
+        " + ".join(f"{_ROLES.get(fleet.role, '')}{deployment_name(fleet.scenario)}" for fleet in each.fleets)
+        + f" on {each.gpu}"
+        for each in candidates
+    ]
     over = None
     try:
         over = over_time(question, question.course, order[: len(names)], names) if question.course else None
@@ -719,8 +739,9 @@ def nothing_found(question: PlanQuestion, found: Found) -> DoesNotFitError | Inf
             best[key] = min(best.get(key, near), near, key=lambda each: each.seconds)
         reached = "; ".join(
             f"{near.objective.statistic} {near.objective.metric.upper()} reaches {near.seconds * 1e3:.4g} ms on "
-            f"{near.name}, where {near.cause}" for near in best.values()
-        )  # fmt: skip
+            f"{near.name}, where {near.cause}"
+            for near in best.values()
+        )
         sure = f" with {question.confidence * 100:g} % confidence" if question.confidence != 0.5 else ""
         near_one = f"the nearest is {nearest[0].name}: {words}"
         space = searched(load_model(question.model).value, question.space)
@@ -762,9 +783,11 @@ def candidate_of(question: PlanQuestion, entry: Ranked) -> Candidate:
         requests=requests,
         played=played,
         expected_gpus=entry.expected.gpus,
-        hosts=hosts_of(((f"{_ROLES.get(part.role, '')}{split_name(part.replica.scenario)}", part)
-                       for part in option.parts), question.reserve.rack),
-    )  # fmt: skip
+        hosts=hosts_of(
+            ((f"{_ROLES.get(part.role, '')}{split_name(part.replica.scenario)}", part) for part in option.parts),
+            question.reserve.rack,
+        ),
+    )
 
 
 def _error(option: Option, demand: Demand, objective: Objective) -> float | None:

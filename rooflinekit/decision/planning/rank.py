@@ -79,8 +79,9 @@ def ranked(question: PlanQuestion, found: Found) -> list[Ranked]:
         else:
             left.append(replace(entry, option=more))
             left.sort(key=lambda entry: _order(question, entry))
-    return sorted(done, key=lambda entry: (entry.replayed is None and done[0].replayed is not None,
-                                           *_order(question, entry)))  # fmt: skip
+    return sorted(
+        done, key=lambda entry: (entry.replayed is None and done[0].replayed is not None, *_order(question, entry))
+    )
 
 
 def _name(option: Option) -> tuple[str, ...]:
@@ -252,8 +253,9 @@ def _deployments(option: Option) -> list[list[Part]]:
 def _after(question: PlanQuestion, option: Option, measured: Sequence[Part]) -> Option:
     """The fleet as it is sized after runs of some of its parts."""
     left = (_left(question, part) if part in measured else 1.0 for part in option.parts)
-    parts = (replace(part, deviations=question.deviations * share)
-             for part, share in zip(option.parts, left, strict=True))  # fmt: skip
+    parts = (
+        replace(part, deviations=question.deviations * share) for part, share in zip(option.parts, left, strict=True)
+    )
     return replace(option, parts=tuple(parts)).sized(question.demand, question.slo, question.reserve)
 
 
@@ -277,7 +279,7 @@ def _points(question: PlanQuestion, part: Part) -> tuple[int, ...]:
 
 def _measurement(
     question: PlanQuestion, parts: Sequence[Part], after: Option, best: Option, number: int
-) -> Measurement:  # fmt: skip
+) -> Measurement:
     demand, replica = question.demand, parts[0].replica
     points = tuple(sorted({users for part in parts for users in _points(question, part)}, reverse=True))
     felts = [part.bearer.feel(part.seen(demand), part.load(demand), known=True) for part in parts]
@@ -303,7 +305,7 @@ def _commands(question: PlanQuestion, part: Part, points: Sequence[int], number:
     flags = " ".join(
         f"--{key.replace('_', '-')}" if each is True else f"--{key.replace('_', '-')} {shlex.quote(str(each))}"
         for key, each in told.items()
-    )  # fmt: skip
+    )
     model, made = shlex.quote(question.model), f"{part.replica.gpu}-{number}"
     yield f"rooflinekit launch {model} {flags}"
     files = [f"run-{number}-{users}.json" for users in points]

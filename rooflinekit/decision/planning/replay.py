@@ -120,9 +120,16 @@ def _of_sessions(part: Part, demand: Demand, seed: int, speed: float) -> Run:
 
 
 def run_varying(  # noqa: PLR0913, PLR0917 - a load that varies, and where it is looked at
-    part: Part, demand: Demand, rates: NDArray[np.float64], place: int, calm: int, period: float, count: int,
-    factor: float, seed: int,
-) -> Run:  # fmt: skip
+    part: Part,
+    demand: Demand,
+    rates: NDArray[np.float64],
+    place: int,
+    calm: int,
+    period: float,
+    count: int,
+    factor: float,
+    seed: int,
+) -> Run:
     """One replica whose requests come at a rate of its own in each period, `count` of them around one of these.
 
     rates: requests/s of the replica in periods of so many seconds, which repeat; calm: the last one up to `place` at
@@ -185,11 +192,15 @@ def _replay(option: Option, demand: Demand, seed: int, start: float, end: float)
         prefixes = demand.prefixes if part.replica.kept is not None else None
         drawn = _drawn(prefixes.conversations if prefixes else range(len(trace)), kept, seed)
         arrivals = (
-            Arrival((trace.time[at] - lead) / demand.speed, trace.isl[at], trace.osl[at],
-                    trace.prefix(at) if prefixes else ())
+            Arrival(
+                (trace.time[at] - lead) / demand.speed,
+                trace.isl[at],
+                trace.osl[at],
+                trace.prefix(at) if prefixes else (),
+            )
             for at in places
             if drawn(at)
-        )  # fmt: skip
+        )
         router = prefixes.router if prefixes else demand.router
         setup = Setup(replicas=counts[-1], prefill_replicas=counts[0] if pooled else 0, router=router, seed=seed)
         first = option.parts[0] if pooled else None
@@ -227,8 +238,12 @@ def _run(  # noqa: PLR0913, PLR0917 - a load and who bears it
         work = Workload(users, demand.isl.mean, demand.osl.mean)
         choice, (_, drafting) = predictor.draft.choice, predictor.round(work, work.decode_context)
         rate = break_even_acceptance(choice.tokens_per_pass, choice.draft_tokens)
-        setup = replace(setup, draft_tokens=choice.draft_tokens, acceptance=rate or 0.0,
-                        draft_ms=float(drafting.expected) * 1e3 / choice.draft_tokens)  # fmt: skip
+        setup = replace(
+            setup,
+            draft_tokens=choice.draft_tokens,
+            acceptance=rate or 0.0,
+            draft_ms=float(drafting.expected) * 1e3 / choice.draft_tokens,
+        )
     own, batches = part.replica.resolved, Batches(warm)
     first = own if prefill is None else prefill.replica.resolved
     if not watched(own, load, setup, first, batches):  # half says nothing

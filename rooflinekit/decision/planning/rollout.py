@@ -151,9 +151,18 @@ class _Rollout:
         training = self.flops / ((apart or gpus) * peak * self.mfu)
         step = (max(generation, training) if apart else generation + training) + self.sync
         return RolloutStep(
-            replicas, gpus, apart, step, generation, tail, again, training, self.sync, step * whole / 3600.0,
+            replicas,
+            gpus,
+            apart,
+            step,
+            generation,
+            tail,
+            again,
+            training,
+            self.sync,
+            step * whole / 3600.0,
             self.answers * self.tokens / step / whole,
-        ), play  # fmt: skip
+        ), play
 
     def _generation(self, play: LoadPlay) -> tuple[float, float]:
         """Seconds until the answers are there, and those for the last tenth; with answers in flight no one waits."""
@@ -198,16 +207,22 @@ def plan_rollout(
     given = read(RolloutCase, scenario)
     resolved = resolve(model, gpu, read_deployment(part_of(given, DEPLOYMENT_KEYS)), given.get("calibration"))
     plan, memory = resolved.plan, resolved.predictor.memory
-    isl, osl = (parse_length(spread_length(key, given.get(key, usual), None))
-                for key, usual in (("isl", 1024), ("osl", 256)))  # fmt: skip
+    isl, osl = (
+        parse_length(spread_length(key, given.get(key, usual), None)) for key, usual in (("isl", 1024), ("osl", 256))
+    )
     in_flight, samples, gpus = given.get("in_flight"), given.get("samples", 1), plan.deployment.gpus
     weights = float(memory.evaluate(1.0, isl.mean + osl.mean, isl.mean).weight_bytes) * gpus
     users = in_flight or answers
     count = answers if in_flight is None else 3 * users + answers
     asked = AskedLoad(
-        isl, osl, users=users, requests=count, warmup=0, seed=given.get("seed", 0),
+        isl,
+        osl,
+        users=users,
+        requests=count,
+        warmup=0,
+        seed=given.get("seed", 0),
         prompts=-(-count // samples) if samples > 1 else 0,
-    )  # fmt: skip
+    )
     kind = "experts" if "experts" in plan.model.matrices else "dense"
     mfu, rate = given.get("train_mfu", TRAIN_MFU[kind]), given.get("load_gbps", SYNC_GBPS) * GB
     lengths = [sum(pair) for pair in zip(asked.drawn.isl, asked.drawn.osl, strict=True)]
@@ -230,11 +245,20 @@ def plan_rollout(
     waits = "the last of them" if in_flight is None else f"so many of {in_flight:,} in flight"
     where = "one step behind, on accelerators of its own" if "train_gpus" in given else "in turn on the same"
     return RolloutPlan(
-        __version__, plan.model.name, plan.system.accelerator.name, plan.deployment.engine,
+        __version__,
+        plan.model.name,
+        plan.system.accelerator.name,
+        plan.deployment.engine,
         f"{answers:,} answers a step; training waits for {waits}, {where}",
-        answers, answers * question.tokens, weights, flops, best, tuple(step for step, _ in plays), tuple(notes),
+        answers,
+        answers * question.tokens,
+        weights,
+        flops,
+        best,
+        tuple(step for step, _ in plays),
+        tuple(notes),
         {"model": str(model), "gpu": str(gpu), **given},
-    )  # fmt: skip
+    )
 
 
 def _replicas(told: int | Sequence[int] | None, gpus: int, most: int) -> list[int]:

@@ -127,8 +127,9 @@ def splits(model: Model, system: System, space: Space, staged: bool = False) -> 
     Pipeline stages (`staged`), and tp over the hosts of a named system, are tried where nothing else holds the model,
     or when they are asked for.
     """
-    experts = max((ffn.experts for layer in model.layer_counts if isinstance(ffn := layer.ffn, MixtureOfExperts)),
-                  default=0)  # fmt: skip
+    experts = max(
+        (ffn.experts for layer in model.layer_counts if isinstance(ffn := layer.ffn, MixtureOfExperts)), default=0
+    )
     most = space.max_gpus or (_STAGED if staged else most_accelerators(model))
     tps = space.tp or _powers(min(system.max_gpus if space.system and staged else system.domain_size, most))
     stages = (1, *_STAGES) if space.system else _STAGES
@@ -269,12 +270,19 @@ def search(question: PlanQuestion, found: Found | None = None) -> Found:
     longest = longest_admitted(model, question.demand, found)
     shared = {"max_model_len": longest, **space.shared}
     bases = [
-        (gpu, {key: value for key, value in ({"engine": engine, "weights": weights, "kv": kv} | shared).items()
-               if value is not None} | ({"encoder_gpus": encoders} if encoders else {}))
+        (
+            gpu,
+            {
+                key: value
+                for key, value in ({"engine": engine, "weights": weights, "kv": kv} | shared).items()
+                if value is not None
+            }
+            | ({"encoder_gpus": encoders} if encoders else {}),
+        )
         for gpu, engine, weights, kv, encoders in product(
             space.gpus, space.engines, space.weights, space.kv, space.encoder_gpus
         )
-    ]  # fmt: skip
+    ]
     for gpu, own in groupby(enumerate(bases), key=lambda each: each[1][0]):
         accelerator, laid_out = load_accelerator(gpu).value, list[Replica]()
         system = load_system(space.system, accelerator).value if space.system else System.of(accelerator)
@@ -374,12 +382,15 @@ def _beaten(question: PlanQuestion, base: Replica, found: Found) -> bool:
     known: dict[int, Replica | None] = {-1: base}
     others = (*question.space.drafts, *(EXCHANGES if base.scenario.get("ep", 1) > 1 else ()))
     for deviations in {sure, 0.0}:
-        same = (each if each.deviations == deviations else each.sized(demand, slo, question.reserve, deviations)
-                for each in own)  # fmt: skip
+        same = (
+            each if each.deviations == deviations else each.sized(demand, slo, question.reserve, deviations)
+            for each in own
+        )
         fewer = bisect_left(
-            range(1, _CLUSTER // base.gpus + 1), min(map(rank, same)),
+            range(1, _CLUSTER // base.gpus + 1),
+            min(map(rank, same)),
             key=lambda working: rank(Option("aggregated", (replace(one, working=working),))),
-        )  # fmt: skip
+        )
         for place in range(-1, len(others) if fewer else -1):
             if place not in known:
                 known[place] = _changed(question, base, others[place], found)
@@ -658,10 +669,12 @@ def _unlike(question: PlanQuestion, pools: Sequence[_Pools]) -> list[Option]:
     pairs = [
         Option("disaggregated", (first.prefill, after.decode))
         for first, after in product(pools, pools)
-        if first.prefill and after.decode and first.kind == after.kind
+        if first.prefill
+        and after.decode
+        and first.kind == after.kind
         and first.prefill.replica.gpu != after.decode.replica.gpu
         and not refused_fleet(question, (first.prefill, after.decode))
-    ]  # fmt: skip
+    ]
     sized = []
     for option in sorted(pairs, key=rank)[:_PAIRS]:
         prefill, decode = option.parts
@@ -674,15 +687,17 @@ def _unlike(question: PlanQuestion, pools: Sequence[_Pools]) -> list[Option]:
 
 def _cheapest_pool(
     question: PlanQuestion, replicas: Sequence[Replica], role: str, transfer: float = 0.0
-) -> Part | None:  # fmt: skip
+) -> Part | None:
     """The pool of fewest accelerators; of equals the one with more to spare."""
     best: Part | None = None
     for replica, least in _fewest(question, replicas, role):
         if best and best.deviations == question.deviations and least.gpus > best.gpus:
             break
-        if best and best.deviations == question.deviations and question.misses(
-            replica, max(best.gpus // replica.gpus, 1), best.deviations, role, transfer
-        ):  # fmt: skip
+        if (
+            best
+            and best.deviations == question.deviations
+            and question.misses(replica, max(best.gpus // replica.gpus, 1), best.deviations, role, transfer)
+        ):
             continue
         part = question.part(replica, role, transfer).confirmed(question.demand, question.slo)
         if part.working and (best is None or _pool_rank(part) < _pool_rank(best)):
@@ -723,8 +738,10 @@ def _pair(question: PlanQuestion, first: Part, second: Part) -> Option | None:
     bears = [each.ability.load * (1.0 - reserve.headroom) for each in (first, second)]
     price = [each.replica.gpus * (question.tariff.price(each.replica.gpu) or 0.0) for each in (first, second)]
     most_of = [reserve.limit(each.replica.gpu) for each in (first, second)]
-    limits = [most if math.isinf(most) else most // each.replica.gpus
-              for most, each in zip(most_of, (first, second), strict=True)]  # fmt: skip
+    limits = [
+        most if math.isinf(most) else most // each.replica.gpus
+        for most, each in zip(most_of, (first, second), strict=True)
+    ]
     lost = [reserve.spares(each.replica, _CLUSTER) for each in (first, second)]
     needed = peak + max(spare * each for spare, each in zip(lost, bears, strict=True))  # what fails together
     most = int(min(math.ceil(needed / bears[0]), limits[0]))

@@ -202,10 +202,14 @@ def _latencies(fit: FamilyFit, factor: float) -> FamilyFit:
 
 
 _ROLES = {
-    "gemm": "matrix products", "moe": "experts", "attention_prefill": "prompt attention",
-    "attention_decode": "decode attention", "mla_prefill": "latent prefill", "mla_decode": "latent decode",
+    "gemm": "matrix products",
+    "moe": "experts",
+    "attention_prefill": "prompt attention",
+    "attention_decode": "decode attention",
+    "mla_prefill": "latent prefill",
+    "mla_decode": "latent decode",
     "collective": "collectives",
-}  # fmt: skip
+}
 _STAND_IN = "its own, which nobody measured here"
 _LEAST = 0.03  # share of a step: what takes less is not worth a choice
 
@@ -322,9 +326,14 @@ def _named(engine: str, chip: str, key: str) -> str:
 _MOST = 1e9  # sequences or tokens beyond which no crossing is looked for
 _ROUNDS = 100
 
-_NAMED = {"bandwidth": "memory bandwidth", "flops": "FLOP/s", "network": "network bandwidth",
-          "power": "the power limit",
-          "launch": "the latencies of kernels", "host": "the engine's host time"}  # fmt: skip
+_NAMED = {
+    "bandwidth": "memory bandwidth",
+    "flops": "FLOP/s",
+    "network": "network bandwidth",
+    "power": "the power limit",
+    "launch": "the latencies of kernels",
+    "host": "the engine's host time",
+}
 
 
 @dataclass(frozen=True)
@@ -419,9 +428,12 @@ def _crossing(reads: Callable[[float], tuple[float, float, float]]) -> float | N
 
 
 def in_words(
-    found: Balance, slopes: Sequence[Elasticity], best_moves: str, shared: bool = False,
+    found: Balance,
+    slopes: Sequence[Elasticity],
+    best_moves: str,
+    shared: bool = False,
     longest: int | None = None,
-) -> str:  # fmt: skip
+) -> str:
     """Say which moves are best (`best_moves`), what a decode step reads, and what TPOT follows most.
 
     shared: steps hold prompts too, as under load; longest: context that the model admits.

@@ -270,14 +270,20 @@ def formats(setting: Setting, plan: Plan) -> Iterator[Tried]:
     stored: Dtype = getattr(plan.precision.formats, plan.model.matrices[-1])
     for dtype, bits in ((Dtype.FP8, 8), (Dtype.INT4, 4)):
         needs = f"the weights are {stored} already" if stored.bytes < dtype.bytes * 1.25 else ""
-        yield move(f"{dtype} weights", {"weights": dtype.value}, CAVEATS["weights"].format(bits=bits),
-                   setting.on(weights=dtype), needs=needs)  # fmt: skip
+        yield move(
+            f"{dtype} weights",
+            {"weights": dtype.value},
+            CAVEATS["weights"].format(bits=bits),
+            setting.on(weights=dtype),
+            needs=needs,
+        )
     narrow, stream = plan.precision.kv.bytes <= 1, plan.precision.stream
     needs = f"the cache is {plan.precision.kv} already" if narrow else ""
     yield move("fp8 cache", {"kv": "fp8"}, CAVEATS["kv"], setting.on(kv=Dtype.FP8), needs=needs)
     if narrow:
-        yield move(f"{stream} cache", {"kv": stream.value}, "none: no rounding of keys and values",
-                   setting.on(kv=stream))  # fmt: skip
+        yield move(
+            f"{stream} cache", {"kv": stream.value}, "none: no rounding of keys and values", setting.on(kv=stream)
+        )
 
 
 def split(setting: Setting, plan: Plan) -> Iterator[Tried]:
@@ -294,8 +300,9 @@ def crowd(setting: Setting) -> Tried:
     question = setting.question
     twice, key = 2 * question.parallel, {"users": "concurrency"}.get(question.parameter, question.parameter)
     changes = {key: int(twice) if twice == int(twice) else twice}
-    return move(f"{question.parameter} {twice:g}", changes, CAVEATS["batch"],
-                replace(setting, question=question.times(twice)))  # fmt: skip
+    return move(
+        f"{question.parameter} {twice:g}", changes, CAVEATS["batch"], replace(setting, question=question.times(twice))
+    )
 
 
 _RANK, _ROTARY = 4, 2  # DeepSeek-V2 (arXiv:2405.04434), 2.1: a latent of 4 heads, and a rotary part of half a head
@@ -325,9 +332,14 @@ def latent_variant(model: Model) -> Model:
 
 
 def moves(  # noqa: PLR0913, PLR0917 - what there is to try
-    setting: Setting, plan: Plan, prefix: float | None = None, draft: Speculation | None = None,
-    gpus: Mapping[str, float | None] | None = None, models: Sequence[str] = (), kernels: Sequence[Tried] = (),
-) -> Iterator[Tried]:  # fmt: skip
+    setting: Setting,
+    plan: Plan,
+    prefix: float | None = None,
+    draft: Speculation | None = None,
+    gpus: Mapping[str, float | None] | None = None,
+    models: Sequence[str] = (),
+    kernels: Sequence[Tried] = (),
+) -> Iterator[Tried]:
     """Every move, possible or not; whether it runs and fits is for the caller to find out.
 
     prefix: share of each prompt that is in the cache; gpus: accelerators to try with the USD of their hour, if known;
@@ -349,8 +361,14 @@ def moves(  # noqa: PLR0913, PLR0917 - what there is to try
         there = replace(setting, gpu=name, usd_per_gpu_hour=hour).on(system=None)
         wider = (there.on(tp=setting.deployment.tp * factor) for factor in (2, 4, 8))
         present = load_accelerator(name).value.name == plan.system.accelerator.name
-        yield move(f"gpu {name}", {"gpu": name}, CAVEATS["gpu"], there, *wider,
-                   needs="it is the present one" if present else "")  # fmt: skip
+        yield move(
+            f"gpu {name}",
+            {"gpu": name},
+            CAVEATS["gpu"],
+            there,
+            *wider,
+            needs="it is the present one" if present else "",
+        )
     gpu = plan.system.accelerator
     if gpu.power is not None and setting.deployment.power_cap is None:  # the cap with the fewest joules a token
         caps = [round(share * gpu.tdp_w) for share in _CAPS]
@@ -363,8 +381,14 @@ def moves(  # noqa: PLR0913, PLR0917 - what there is to try
         needs = "the model has latent attention already"
     elif not any(isinstance(mixer, Attention) and not mixer.window and not mixer.chunk for mixer in mixers):
         needs = "the model has no full attention layers"
-    yield move("MLA model", {}, CAVEATS["mla"], replace(setting, model_change=latent_variant),
-               needs=needs, option="another model")  # fmt: skip
+    yield move(
+        "MLA model",
+        {},
+        CAVEATS["mla"],
+        replace(setting, model_change=latent_variant),
+        needs=needs,
+        option="another model",
+    )
     for name in models:
         yield move(f"model {name}", {"model": name}, "another model", replace(setting, model=name), option=name)
 
@@ -412,11 +436,18 @@ def operate(setting: Setting, predictor: Predictor, energy: bool = True) -> Oper
     answer, gpus, work = setting.question.ask(predictor), predictor.plan.deployment.gpus, setting.question.work
     hour, rate = setting.usd_per_gpu_hour, answer.tok_s_per_gpu
     return Operating(
-        answer.ttft * 1e3, answer.tpot * 1e3, rate * gpus, rate, gpus, answer.batch,
-        predictor.memory.kv_bytes_per_token, answer.gpu_seconds,
-        None if hour is None else hour / 3600.0 / rate * 1e6, _joules(answer, predictor, work) if energy else None,
+        answer.ttft * 1e3,
+        answer.tpot * 1e3,
+        rate * gpus,
+        rate,
+        gpus,
+        answer.batch,
+        predictor.memory.kv_bytes_per_token,
+        answer.gpu_seconds,
+        None if hour is None else hour / 3600.0 / rate * 1e6,
+        _joules(answer, predictor, work) if energy else None,
         answer.played is None or answer.played.stable,
-    )  # fmt: skip
+    )
 
 
 def try_move(
@@ -455,11 +486,16 @@ def try_move(
     more = {} if attempt is settings[0] else {"tp": attempt.deployment.tp}
     wider = "".join(f" tp {degree}" for degree in more.values())
     return replace(
-        made, move=made.move + wider, option=made.option + wider.replace(" tp", " --tp"),
-        reason=NO_CHANGE if same else "", answer=then, ratio=ratio, evidence=evidence(predictor.plan),
+        made,
+        move=made.move + wider,
+        option=made.option + wider.replace(" tp", " --tp"),
+        reason=NO_CHANGE if same else "",
+        answer=then,
+        ratio=ratio,
+        evidence=evidence(predictor.plan),
         changes=made.changes | more,
         warnings=tuple(warning for warning in (*warnings, *overload(then)) if warning not in known),
-    )  # fmt: skip
+    )
 
 
 def overload(found: Operating) -> Iterator[str]:
@@ -514,8 +550,10 @@ class Advice(Plain):
     def price(self) -> tuple[str, ...]:
         """Price of the move in words: metrics that become worse, and what it needs."""
         losses = ((name, self.ratio.get(name) or 1.0) for name in ADVISED if name != self.metric)
-        return (*(f"{NAMES[name]} {signed_share(ratio - 1.0)}" for name, ratio in losses if ratio >= 1.0 + LEAST),
-                *self.needs)  # fmt: skip
+        return (
+            *(f"{NAMES[name]} {signed_share(ratio - 1.0)}" for name, ratio in losses if ratio >= 1.0 + LEAST),
+            *self.needs,
+        )
 
 
 def best(tried: Iterable[MoveResult], present: str, gpus: int, loaded: bool) -> tuple[Advice, ...]:
@@ -524,15 +562,17 @@ def best(tried: Iterable[MoveResult], present: str, gpus: int, loaded: bool) -> 
     Allowed are moves that fit, sustain the load, and rest on no weaker evidence than the present times (`present`).
     """
     allowed = [
-        each for each in tried
+        each
+        for each in tried
         if each.possible and each.answer is not None and each.answer.stable and not weaker(each.evidence, present)
-    ]  # fmt: skip
+    ]
     found = [-1] * (len(ADVISED) * SHOWN)
     ratios = [[each.ratio.get(metric) or 1.0 for metric in ADVISED] for each in allowed]
     rank(ratios, LOSSES[loaded], len(ADVISED), 1.0 - LEAST, found)
     metrics = ADVISED * SHOWN
-    return tuple(_advice(allowed[each], metric, present, gpus) for each, metric in zip(found, metrics, strict=True)
-                 if each >= 0)  # fmt: skip
+    return tuple(
+        _advice(allowed[each], metric, present, gpus) for each, metric in zip(found, metrics, strict=True) if each >= 0
+    )
 
 
 def _advice(made: MoveResult, metric: str, present: str, gpus: int) -> Advice:
@@ -619,9 +659,18 @@ def advice(answer: Estimate) -> tuple[Advice, ...]:
     load = answer.load
     running, stable = (float(answer.inputs["batch"]), True) if load is None else (load.running, load.stable)
     now = Operating(
-        answer.ttft_ms, answer.tpot_ms, answer.output_tok_s, rate, gpus, running, answer.memory.kv_bytes_per_token,
-        1.0 / rate, None, None, stable,
-    )  # fmt: skip
+        answer.ttft_ms,
+        answer.tpot_ms,
+        answer.output_tok_s,
+        rate,
+        gpus,
+        running,
+        answer.memory.kv_bytes_per_token,
+        1.0 / rate,
+        None,
+        None,
+        stable,
+    )
     tried = candidates(setting, asked.resolved.predictor, answer.evidence, running)
     results = (try_move(each, setting, now, energy=False) for each in tried)
     return best(results, answer.evidence, gpus, loaded=load is not None)

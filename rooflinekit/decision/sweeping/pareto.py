@@ -28,8 +28,12 @@ _WORDS = {
 }
 
 
-_SHORT = {"tok_s_user": "output_tok_s_per_user", "tok_s_gpu": "output_tok_s_per_gpu", "tok_s": "output_tok_s",
-          "usd_per_m": "usd_per_million_output_tokens"}  # fmt: skip
+_SHORT = {
+    "tok_s_user": "output_tok_s_per_user",
+    "tok_s_gpu": "output_tok_s_per_gpu",
+    "tok_s": "output_tok_s",
+    "usd_per_m": "usd_per_million_output_tokens",
+}
 
 _MORE_IS_BETTER = (
     "tok_s", "rate", "goodput", "concurrency", "max_batch", "max_context", "kv_pool", "available", "running", "slots",
@@ -145,10 +149,12 @@ def pareto_front(table: pd.DataFrame, goals: tuple[Goal, ...]) -> pd.DataFrame:
             near = nearest(goal.column, map(str, table.columns)) or ["ttft_ms", "tpot_ms", *_SHORT.values()]
             raise InputError(f"pareto: no column {goal.column!r}; nearest: {', '.join(near)}")
     signs = [-1.0 if goal.direction == "max" else 1.0 for goal in goals]
-    losses = np.column_stack([
-        sign * pd.to_numeric(table[goal.column], errors="coerce").to_numpy(dtype=float, na_value=np.nan)
-        for sign, goal in zip(signs, goals, strict=True)
-    ])  # fmt: skip
+    losses = np.column_stack(
+        [
+            sign * pd.to_numeric(table[goal.column], errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+            for sign, goal in zip(signs, goals, strict=True)
+        ]
+    )
     losses[why_not(table) != ""] = np.nan
     return table[on_front(losses)]
 

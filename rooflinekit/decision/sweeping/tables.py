@@ -256,9 +256,12 @@ def check_suffix(out: Path, rows: int) -> None:
 
 
 def write_table(
-    answers: Iterable[pd.DataFrame], out: Path, kept: KeptPieces | None = None, write: Writer | None = None,
+    answers: Iterable[pd.DataFrame],
+    out: Path,
+    kept: KeptPieces | None = None,
+    write: Writer | None = None,
     force: bool = True,
-) -> None:  # fmt: skip
+) -> None:
     """Write answers as they come; the file is complete, or not there."""
     with whole(out, force) as partial:
         try:

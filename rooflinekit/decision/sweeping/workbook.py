@@ -154,9 +154,7 @@ class _SheetReader:
             table[FAULT] = [faults.get(row, "") for row in rows]
         covered = any(area.bottom > max(self.header_row, area.top) for area in self.merged)
         notes = ("merged cells: their value counts for every scenario that they cover",) if covered else ()
-        return ScenarioSheet(
-            self.path, self.name, self.member, self.header_row, self.width, self.headers, table, notes
-        )  # fmt: skip
+        return ScenarioSheet(self.path, self.name, self.member, self.header_row, self.width, self.headers, table, notes)
 
     def _rows(self, sheet: Any, faults: dict[int, str]) -> tuple[list[int], list[list[Any]]]:
         """Rows with an input of their own, merged cells filled in."""
@@ -175,8 +173,9 @@ class _SheetReader:
                 continue
             numbers.append(number)
             padded = [*cells, *([None] * (self.places[-1] + 1 - len(cells)))]
-            kept.append([covering.get((number, place)) if (cell := padded[place]) is None else cell
-                         for place in self.places])  # fmt: skip
+            kept.append(
+                [covering.get((number, place)) if (cell := padded[place]) is None else cell for place in self.places]
+            )
         return numbers, kept
 
     def _structure(self) -> tuple[list[_Area], bool]:

@@ -27,10 +27,18 @@ MEMORY = (
 )  # fmt: skip
 NUMBERS = (
     *(f"{time}_{part}" for time in _TIMES for part in ("ms", "low_ms", "high_ms", "bound_ms")),
-    "e2e_ms", "output_tok_s", "output_tok_s_per_gpu", "output_tok_s_per_user",
-    "power_w_per_gpu", "plug_w_per_gpu", "energy_per_output_token_j",
-    *MEMORY, "max_batch", "max_context", "gpus",
-)  # fmt: skip
+    "e2e_ms",
+    "output_tok_s",
+    "output_tok_s_per_gpu",
+    "output_tok_s_per_user",
+    "power_w_per_gpu",
+    "plug_w_per_gpu",
+    "energy_per_output_token_j",
+    *MEMORY,
+    "max_batch",
+    "max_context",
+    "gpus",
+)
 ENDS = tuple(f"{time}_{end}_ms" for time in _TIMES for end in ("low", "high"))
 """Ends of intervals, which the datasheet's bound has not."""
 
@@ -38,9 +46,15 @@ TIMED = NUMBERS[: NUMBERS.index("capacity_bytes")]
 """Times and rates, which a row that does not fit lacks."""
 
 LOAD_NUMBERS = (
-    "running", "slots", "request_rate", "knee_rate", "prompt_share", "queue_ms",
-    *(f"{time}_{part}_ms" for time in (*_TIMES, "e2e") for part in PERCENTILES), "goodput",
-)  # fmt: skip
+    "running",
+    "slots",
+    "request_rate",
+    "knee_rate",
+    "prompt_share",
+    "queue_ms",
+    *(f"{time}_{part}_ms" for time in (*_TIMES, "e2e") for part in PERCENTILES),
+    "goodput",
+)
 LOAD_COLUMNS = (*LOAD_NUMBERS, "stable")
 """Written beside the others where the table has a column `concurrency` or `rate`."""
 
@@ -59,8 +73,11 @@ def power_columns(power: LoadPower | None) -> dict[str, Numeric]:
     """Columns of rows: power of a board, alone and with its host at the plug, and boards' energy over output tokens."""
     if power is None:
         return dict.fromkeys(("power_w_per_gpu", "plug_w_per_gpu", "energy_per_output_token_j"), math.nan)
-    return {"power_w_per_gpu": power.watts, "plug_w_per_gpu": power.plug,
-            "energy_per_output_token_j": power.joules_per_output_token}  # fmt: skip
+    return {
+        "power_w_per_gpu": power.watts,
+        "plug_w_per_gpu": power.plug,
+        "energy_per_output_token_j": power.joules_per_output_token,
+    }
 
 
 def numbers_of(times: Mapping[str, Time], e2e: Numeric, rate: Numeric, memory: Memory, gpus: int) -> dict[str, Numeric]:

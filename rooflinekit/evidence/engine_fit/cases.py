@@ -171,8 +171,11 @@ def posed_benchmarks(
         counted[same] = one.run.source
         with listed(failed, one.run.source):
             cases.append(case_of(one, hashes.index(digest)))
-    notes += [f"{case.posed.run.source}: no TTFT, TPOT or throughput that depends on the engine; not used"
-              for case in cases if not case.measured]  # fmt: skip
+    notes += [
+        f"{case.posed.run.source}: no TTFT, TPOT or throughput that depends on the engine; not used"
+        for case in cases
+        if not case.measured
+    ]
     used = tuple(case for case in cases if case.measured)
     if not used:
         nothing = InputError("no run has a TTFT, a TPOT or a throughput that depends on the engine")

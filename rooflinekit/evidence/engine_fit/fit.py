@@ -245,10 +245,15 @@ class Problem:
         `unseen` is left out for too few files.
         """
         rows, count = self.rows, len(self.benchmarks.names)
-        table = pd.DataFrame({
-            "metric": [METRICS[number] for number in rows.metric], "file": rows.file, "measured": rows.measured,
-            "before": self.times(np.zeros(len(self.parameters))), "after": self.times(posterior.places),
-        })  # fmt: skip
+        table = pd.DataFrame(
+            {
+                "metric": [METRICS[number] for number in rows.metric],
+                "file": rows.file,
+                "measured": rows.measured,
+                "before": self.times(np.zeros(len(self.parameters))),
+                "after": self.times(posterior.places),
+            }
+        )
         if count < _FEW:
             return table
         unseen = np.full(len(table), np.inf)
@@ -328,10 +333,16 @@ def fit_benchmarks(
     costs = _costs(problem, posterior, table)
     of_files = [
         ServedFile(
-            benchmarks.names[number], benchmarks.hashes[number], benchmarks.tools[number],
-            each.rows, each.before, each.after, each.unseen,
-        ) for number, each in _errors(table, "file").items()
-    ]  # fmt: skip
+            benchmarks.names[number],
+            benchmarks.hashes[number],
+            benchmarks.tools[number],
+            each.rows,
+            each.before,
+            each.after,
+            each.unseen,
+        )
+        for number, each in _errors(table, "file").items()
+    ]
     named = tuple(sorted(of_files, key=lambda file: (file.name, file.sha256)))
     fitted = FittedCosts(costs, problem.spreads(posterior), _notes(outcomes, own, costs), _loads(problem, posterior))
     base = read_text(calibration_path(given.calibration or benchmarks.calibration.name))
@@ -364,14 +375,21 @@ def _loads(problem: Problem, posterior: Posterior) -> list[ServedLoad]:
     """
     alike: dict[tuple[str, int, int, int], list[ServedLoad]] = {}
     served, times = problem.benchmarks.calibration.served, problem.times(posterior.places).tolist()
-    known = [ServedLoad(*key, each.users, each.prompt, *(None if log is None else math.exp(log)
-                                                         for log in (each.ttft, each.tpot)))
-             for key, loads in (served.loads.items() if served else ()) for each in loads]  # fmt: skip
+    known = [
+        ServedLoad(
+            *key, each.users, each.prompt, *(None if log is None else math.exp(log) for log in (each.ttft, each.tpot))
+        )
+        for key, loads in (served.loads.items() if served else ())
+        for each in loads
+    ]
     for case in problem.cases:
         ours = dict(zip(case.measured, times, strict=False))
         del times[: len(case.measured)]
-        over = {f"{name}_ms": case.measured[f"{name}_ms"] / ours[f"{name}_ms"] for name in ("ttft", "tpot")
-                if f"{name}_ms" in ours and math.isfinite(ours[f"{name}_ms"])}  # fmt: skip
+        over = {
+            f"{name}_ms": case.measured[f"{name}_ms"] / ours[f"{name}_ms"]
+            for name in ("ttft", "tpot")
+            if f"{name}_ms" in ours and math.isfinite(ours[f"{name}_ms"])
+        }
         plan, load = case.posed.resolved.plan, case.posed.load
         if case.posed.work is None and over:
             users, prompt = max(float(load.users or case.running), 1.0), max(load.isl.mean, 1.0)

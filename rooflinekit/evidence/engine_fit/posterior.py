@@ -105,8 +105,11 @@ def priors(own: StepCosts, served: ServedCosts | None, cases: Sequence[FitCase])
         values = {name: getattr(served.costs, name) for name in served.errors}
         most |= {name: max(MOST[name], 2.0 * values[name]) for name in ("step", "sequence") if name in values}
         return tuple(FitParameter(name, values[name], error, most.get(name)) for name, error in served.errors.items())
-    found = [FitParameter(name, getattr(own, name), max(own.spread[name], pstdev(_known(name))))
-             for name in MOST if name in own.spread]  # fmt: skip
+    found = [
+        FitParameter(name, getattr(own, name), max(own.spread[name], pstdev(_known(name))))
+        for name in MOST
+        if name in own.spread
+    ]
     if not own.spread:
         found = list(unknown(cases))
     found += [FitParameter(name, 1.0, spread, most.get(name)) for name, spread in kernel_errors(cases).items()]
@@ -127,8 +130,10 @@ def unknown(cases: Sequence[FitCase]) -> tuple[FitParameter, ...]:
         parts.append(steps[-1] / case.running)
     front = fmean(_known("request"))
     sizes = {"step": fmean(steps), "sequence": fmean(parts)}
-    return (*(FitParameter(name, 0.0, size, REACH * size) for name, size in sizes.items()),
-            FitParameter("request", front, front))  # fmt: skip
+    return (
+        *(FitParameter(name, 0.0, size, REACH * size) for name, size in sizes.items()),
+        FitParameter("request", front, front),
+    )
 
 
 def _known(name: str) -> list[float]:
@@ -231,8 +236,13 @@ def solve(linear: Linearised, rows: FitRows, ends: Array, keep: NDArray[np.bool_
         wanted = lsq_linear(matrix, target, bounds=(ends[0], ends[1]), method="bvls").x
         moved = shortened(partial(_cost, linear, rows, weight), places, wanted)
         covariance = np.linalg.inv(matrix.T @ matrix)
-        heard = _noise(linear, rows, moved, np.einsum("ij,jk,ik->i", matrix[: len(weight)], covariance,
-                                                      matrix[: len(weight)]), keep)  # fmt: skip
+        heard = _noise(
+            linear,
+            rows,
+            moved,
+            np.einsum("ij,jk,ik->i", matrix[: len(weight)], covariance, matrix[: len(weight)]),
+            keep,
+        )
         still = np.abs(moved - places).max() < 1e-9 and np.abs(heard - noise).max() < 1e-9
         places, noise = moved, heard
         if still:

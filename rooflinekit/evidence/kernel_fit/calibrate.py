@@ -502,8 +502,11 @@ def build_calibration(
 
 def _power(groups: Sequence[Group], accelerator: Accelerator) -> tuple[dict[str, float], list[str]]:
     """The law of power fitted to rows with power, where that is better on shapes left out, and a note of it."""
-    read = [replace(group, table=group.table.dropna(subset=["power_w"]).reset_index(drop=True))
-            for group in groups if "power_w" in group.table]  # fmt: skip
+    read = [
+        replace(group, table=group.table.dropna(subset=["power_w"]).reset_index(drop=True))
+        for group in groups
+        if "power_w" in group.table
+    ]
     found = carry_power([group for group in read if len(group.table)], accelerator)
     if found is None:
         return {}, []

@@ -142,8 +142,11 @@ def _local(mixer: Any, heads: int) -> Mixer:
     indexer = mixer.indexer
     if isinstance(mixer, Attention) and indexer is not None:
         mixer = replace(mixer, indexer=replace(indexer, heads=max(1, round(indexer.heads * heads / mixer.heads))))
-    shares = {name: max(1, round(getattr(mixer, name) * heads / mixer.heads))
-              for name in ("kv_heads", "out_groups") if hasattr(mixer, name)}  # fmt: skip
+    shares = {
+        name: max(1, round(getattr(mixer, name) * heads / mixer.heads))
+        for name in ("kv_heads", "out_groups")
+        if hasattr(mixer, name)
+    }
     return replace(mixer, heads=heads, **shares)  # type: ignore[no-any-return]
 
 
@@ -160,13 +163,19 @@ def added(
     scored = [kernel.shaped(SparseShape) for kernel in index]
     timed = (time_kernel(kernel, system, calibration, calibration is not None) for kernel in others)
     shape = replace(
-        work, core_flops=flops[0], index_flops=_sum(flops[1 : 1 + len(index)]),
-        scores=_sum(each.scores for each in scored), scanned=_sum(each.scanned for each in scored),
-        foreign=_sum(each.foreign for each in scored), held=work.held + _sum(each.held for each in scored),
+        work,
+        core_flops=flops[0],
+        index_flops=_sum(flops[1 : 1 + len(index)]),
+        scores=_sum(each.scores for each in scored),
+        scanned=_sum(each.scanned for each in scored),
+        foreign=_sum(each.foreign for each in scored),
+        held=work.held + _sum(each.held for each in scored),
         besides=_sum(each.bound if calibration is None else each.expected for each in timed),
-    )  # fmt: skip
-    weights, read, written = (_sum(getattr(kernel, name) for kernel in kernels)
-                              for name in ("weight_bytes", "kv_read_bytes", "kv_write_bytes"))  # fmt: skip
+    )
+    weights, read, written = (
+        _sum(getattr(kernel, name) for kernel in kernels)
+        for name in ("weight_bytes", "kv_read_bytes", "kv_write_bytes")
+    )
     moved = _sum(kernel.activation_bytes for kernel in (core, *index))
     return Kernel("layer", "sparse_attention", 1, dtype, _sum(flops), weights, read, written, moved, shape=shape)
 
@@ -179,8 +188,11 @@ def _dense(shape: AttentionShape, core: Kernel, phase: Sequences) -> SparseShape
     """Attention to all keys in the terms of chosen ones: each is chosen, and its cache read once."""
     sizes = {entry.name: getattr(shape, entry.name) for entry in fields(shape)}
     decode = core.family.endswith("decode")
-    tiles = phase.tokens * ceil_div(shape.heads, 64.0) if decode else (
-        shape.batch * shape.heads * ceil_div(phase.tokens / phase.sequences, 128.0))  # fmt: skip
+    tiles = (
+        phase.tokens * ceil_div(shape.heads, 64.0)
+        if decode
+        else (shape.batch * shape.heads * ceil_div(phase.tokens / phase.sequences, 128.0))
+    )
     read = core.kv_read_bytes
     return SparseShape(**sizes, core_flops=core.flops, chosen=read, index_flops=0.0, scores=0.0, held=read, tiles=tiles)
 
@@ -218,11 +230,19 @@ _HOST_LAYER, _HOST_ENGINES = "cuda_event", ("flashinfer",)
 _COLLECTIVES = {"custom_all_reduce": "all_reduce", "alltoall": "all_to_all"}
 _COLLECTIVE_LIBRARIES = ("nccl", "oneccl")  # which have no other mode
 _WORDS: dict[str, tuple[str, ...]] = {
-    "gpu": (), "engine": (), "dtype": (), "kv_dtype": (), "routing": ("balanced", "random", "power_law_1.2"),
+    "gpu": (),
+    "engine": (),
+    "dtype": (),
+    "kv_dtype": (),
+    "routing": ("balanced", "random", "power_law_1.2"),
     "collective": ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "custom_all_reduce"),
-    "mode": ("eager", "graph"), "kind": (),
-    "product": (), "model_dims": (), "gemm_dtype": (), "phase": ("decode", "prefill"),
-}  # fmt: skip
+    "mode": ("eager", "graph"),
+    "kind": (),
+    "product": (),
+    "model_dims": (),
+    "gemm_dtype": (),
+    "phase": ("decode", "prefill"),
+}
 
 _FROM_ZERO = ("prefix", "indexer", "sms")
 _AT_MOST = (("kv_heads", "heads"), ("top_k", "experts"))
@@ -511,8 +531,13 @@ def _flaws(operation: str, table: pd.DataFrame, needed: Sequence[str]) -> Iterat
         whole = name != "latency_us"
         least = 0 if name in _FROM_ZERO else 1
         wrong = ~(values[name] >= least if whole else values[name] > 0) | (whole & (values[name] % 1 != 0))
-        yield name, wrong, f"a whole number of at least {least}" if whole and not least else (
-            "a whole number above 0" if whole else "a time above 0")  # fmt: skip
+        yield (
+            name,
+            wrong,
+            f"a whole number of at least {least}"
+            if whole and not least
+            else ("a whole number above 0" if whole else "a time above 0"),
+        )
     for name, limit in _AT_MOST:
         if name in values and limit in values:
             yield name, values[name] > values[limit], f"at most {limit}"

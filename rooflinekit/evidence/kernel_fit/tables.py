@@ -269,10 +269,12 @@ def _exchange(make: Make, columns: Columns, dtype: Dtype, variant: str) -> Kerne
     """A copy of a token has D elements: as they travel to the experts, in 16 bit on the way back."""
     gpus, tokens = int(columns["gpus"][0]), columns["tokens_per_gpu"]
     nodes = columns.get("nodes", np.ones_like(tokens))
-    sent = np.array([
-        astuple(exchange_tiers(int(e), int(k), gpus, int(n), each=variant.startswith("low_latency")))
-        for e, k, n in zip(columns["experts"], columns["top_k"], nodes, strict=True)
-    ])  # fmt: skip
+    sent = np.array(
+        [
+            astuple(exchange_tiers(int(e), int(k), gpus, int(n), each=variant.startswith("low_latency")))
+            for e, k, n in zip(columns["experts"], columns["top_k"], nodes, strict=True)
+        ]
+    )
     payload = payload_bytes(tokens, columns["hidden"], sent_element(variant, dtype))
     inside, outside = (payload * part for part in sent.T)
     shape = ExchangeShape(tokens, columns["experts"], columns.get("sms", np.zeros_like(tokens)))

@@ -77,8 +77,10 @@ def _section(
 def _hand_overs(plan: Plan, prompts: Prompts, phase: PhaseName) -> Iterator[WalkSection]:
     """From stage to stage, once for each kind of link that lies between."""
     stages, shard = plan.deployment.pp, plan.shard
-    held = (stage_operations(plan.model, shard.deployment, plan.precision, stage, shard.domain)
-            for stage in range(stages - 1))  # fmt: skip
+    held = (
+        stage_operations(plan.model, shard.deployment, plan.precision, stage, shard.domain)
+        for stage in range(stages - 1)
+    )
     sends = Counter(op for stage in held for op in stage if isinstance(op, Collective) and op.kind == "send")
     for op, count in sends.items():
         title = f"between the stages of layers {_stages(plan.model.depth, stages)}"

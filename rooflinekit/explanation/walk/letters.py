@@ -13,10 +13,15 @@ Monomial: TypeAlias = "frozenset[tuple[str, int]]"  # letters and their powers
 Terms: TypeAlias = "frozenset[tuple[Monomial, float]]"  # products of letters, each with its factor
 
 _LETTER = re.compile(r"[A-Za-z_]\w*")
-_ORDER = {name: place for place, name in enumerate(_LETTER.findall(
-    "B S past T cached Nc N cells seen allkeys keys copies A touched E k H Hk Hv I K G Hi Rq R n r e dk dv d Ds Rt "
-    "di best t allpairs pairs F Fe Fs Dl De D V positions ep dp cp tp"
-))}  # fmt: skip
+_ORDER = {
+    name: place
+    for place, name in enumerate(
+        _LETTER.findall(
+            "B S past T cached Nc N cells seen allkeys keys copies A touched E k H Hk Hv I K G Hi Rq R n r e dk dv d Ds "
+            "Rt di best t allpairs pairs F Fe Fs Dl De D V positions ep dp cp tp"
+        )
+    )
+}
 """Letters as a product has them; bytes of an element come last."""
 _FUNCTIONS = ("ceil", "floor")
 _MOST_DIGITS = 1e15

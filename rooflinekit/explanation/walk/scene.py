@@ -66,8 +66,9 @@ class WalkScene:
                 meaning = quantity.meaning + (
                     f", {_KINDS[part.kind]}" if quantity.symbol == "K" and part.kind in _KINDS else ""
                 )
-                letters[each.name] = (letters[_SAME[each.name]] if size == same
-                                      else self.letter(quantity.symbol, size, meaning))  # fmt: skip
+                letters[each.name] = (
+                    letters[_SAME[each.name]] if size == same else self.letter(quantity.symbol, size, meaning)
+                )
         if not isinstance(part, Model | DenseFFN | MixtureOfExperts):
             policy, indexed = self.plan.deployment.kv_policy, getattr(part, "indexer", None)
             budget = policy.in_prefill(None) if self.phase == "prefill" else policy.in_decode(None)
@@ -105,8 +106,15 @@ class WalkScene:
         (phase,) = step.batch.phases
         sequences = _Sequences(**_values(phase), scene=self)
         batch = Batch(sequences) if step.batch.prefilling else Batch(None, sequences)
-        return _RankStep(batch, self.format(step.stream), self.format(step.kv),
-                     split.dp * split.cp * step.batch.filled, split.cp, step.token_budget, self)  # fmt: skip
+        return _RankStep(
+            batch,
+            self.format(step.stream),
+            self.format(step.kv),
+            split.dp * split.cp * step.batch.filled,
+            split.cp,
+            step.token_budget,
+            self,
+        )
 
     @property
     def sequences(self) -> Any:
@@ -230,9 +238,16 @@ class WalkScene:
         return Stop(name, "", does, outputs, (), Work(), "", "", "", {}, note)
 
     def stop(  # noqa: PLR0913 - the words, the tensors, the operation, and what is a part of it
-        self, name: str, does: str, outputs: Sequence[Tensor], op: Any, note: str = "", *,
-        work: Work | None = None, weights: Sequence[Tensor] | None = None,
-    ) -> Stop:  # fmt: skip
+        self,
+        name: str,
+        does: str,
+        outputs: Sequence[Tensor],
+        op: Any,
+        note: str = "",
+        *,
+        work: Work | None = None,
+        weights: Sequence[Tensor] | None = None,
+    ) -> Stop:
         """A stop of an operation, or of a part of its work; formulas are read off the work."""
         kernels = self.launches(op)
         work = self.work(*kernels) if work is None else work
@@ -301,11 +316,17 @@ class _Sequences(Sequences):
 
     def pairs(self, window: int | None = None, chunk: int | None = None) -> Any:
         how, limited = self.scene.prompts.seen(self.scene.phase, window, chunk), window or chunk
-        name, what = ("allpairs", "of the whole context") if self.scene.limited and not limited else (
-            "pairs", "that attention scores")  # fmt: skip
+        name, what = (
+            ("allpairs", "of the whole context")
+            if self.scene.limited and not limited
+            else ("pairs", "that attention scores")
+        )
         return self.scene.letter(name, super().pairs(window, chunk), f"query-key pairs {what}{how}")
 
     def keys_read(self, window: int | None = None, chunk: int | None = None) -> Any:
-        name, what = ("allkeys", "keys of the whole context") if self.scene.limited and not (window or chunk) else (
-            "keys", "keys")  # fmt: skip
+        name, what = (
+            ("allkeys", "keys of the whole context")
+            if self.scene.limited and not (window or chunk)
+            else ("keys", "keys")
+        )
         return self.scene.letter(name, super().keys_read(window, chunk), f"{what} read, each once a step")

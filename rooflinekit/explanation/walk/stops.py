@@ -171,9 +171,15 @@ def _norm(on: WalkScene, addition: Addition, op: Elementwise) -> Stops:
     alone = on.work(*on.launches(replace(op, read=0, written=wide, flops=op.flops * 0.8)))
     norm = on.stop(name, "normalised", out, op, work=alone, weights=held)
     note = "goes past the block, which reads a normalised copy; the first layer has nothing to add yet"
-    residual = on.stop("residual", "stream + what the block returned", [on.out("stream", wide)], op,
-                       note if addition is Addition.BEFORE else "", weights=(),
-                       work=on.work(*on.launches(op)) - alone)  # fmt: skip
+    residual = on.stop(
+        "residual",
+        "stream + what the block returned",
+        [on.out("stream", wide)],
+        op,
+        note if addition is Addition.BEFORE else "",
+        weights=(),
+        work=on.work(*on.launches(op)) - alone,
+    )
     yield from (residual, norm) if addition is Addition.BEFORE else (norm, residual)
 
 
@@ -224,9 +230,11 @@ def _exchanged(on: WalkScene, op: ContextExchange) -> Stops:
     """Exchange of ranks that share a context for one attention."""
     every, keys = on.sequences.tokens, on.sequences.keys_read(op.window, op.chunk)
     axes = {
-        "context_gather": (keys, op.cached), "context_queries": (every, op.queries),
-        "context_results": (every, op.results), "context_merge": (*on.tokens, op.results),
-    }  # fmt: skip
+        "context_gather": (keys, op.cached),
+        "context_queries": (every, op.queries),
+        "context_results": (every, op.results),
+        "context_merge": (*on.tokens, op.results),
+    }
     for kernel in on.launches(op):
         row = _ROWS[kernel.name]
         out = on.tensor(row.out, *axes[kernel.name])
@@ -278,10 +286,30 @@ def _experts(on: WalkScene, block: Any, op: Experts) -> Stops:
 
     yield on.view("sort by expert", "a row for each token and expert", on.tensor("rows", rows, op.hidden))
     product, said = "rows·weightᵀ of their expert", f"weights of the {touched:.4g} of {here}"
-    yield on.stop(f"expert {kind}", product, [on.tensor(out, rows, first)], op, said,
-                  work=up - once.times(2), weights=weights(first, op.hidden))  # fmt: skip
-    yield on.stop("expert activation", act, [on.tensor("inner", rows, op.width)], op,
-                  "inside the launch: nothing counted", work=Work(), weights=())  # fmt: skip
-    yield on.stop("expert down", product, [on.tensor("rows", rows, op.hidden)], op,
-                  work=down - once.times(2), weights=weights(op.hidden, op.width))  # fmt: skip
+    yield on.stop(
+        f"expert {kind}",
+        product,
+        [on.tensor(out, rows, first)],
+        op,
+        said,
+        work=up - once.times(2),
+        weights=weights(first, op.hidden),
+    )
+    yield on.stop(
+        "expert activation",
+        act,
+        [on.tensor("inner", rows, op.width)],
+        op,
+        "inside the launch: nothing counted",
+        work=Work(),
+        weights=(),
+    )
+    yield on.stop(
+        "expert down",
+        product,
+        [on.tensor("rows", rows, op.hidden)],
+        op,
+        work=down - once.times(2),
+        weights=weights(op.hidden, op.width),
+    )
     yield on.stop("combine", does, [on.tensor("x", *axes, op.hidden)], op, note, work=once, weights=())

@@ -21,10 +21,18 @@ BEYOND = 1e290
 
 _ATOM, _UNARY, _POWER, _PRODUCT, _SUM, _JOIN, _COMPARISON, _WHOLE = 7, 6, 5, 4, 3, 2, 1, 0
 _INFIX: Mapping[str, tuple[str, int]] = {
-    "+": ("+", _SUM), "-": ("-", _SUM), "*": ("*", _PRODUCT), "/": ("/", _PRODUCT), "==": ("=", _COMPARISON),
-    "!=": ("<>", _COMPARISON), "<": ("<", _COMPARISON), "<=": ("<=", _COMPARISON), ">": (">", _COMPARISON),
-    ">=": (">=", _COMPARISON), "joined": ("&", _JOIN),
-}  # fmt: skip
+    "+": ("+", _SUM),
+    "-": ("-", _SUM),
+    "*": ("*", _PRODUCT),
+    "/": ("/", _PRODUCT),
+    "==": ("=", _COMPARISON),
+    "!=": ("<>", _COMPARISON),
+    "<": ("<", _COMPARISON),
+    "<=": ("<=", _COMPARISON),
+    ">": (">", _COMPARISON),
+    ">=": (">=", _COMPARISON),
+    "joined": ("&", _JOIN),
+}
 _FUNCTIONS: Mapping[str, str] = {
     "max": "MAX({0},{1})", "min": "MIN({0},{1})", "ceil": "ROUNDUP({0},0)", "floor": "INT({0})", "sqrt": "SQRT({0})",
     "log2": "LOG({0},2)", "log": "LN({0})", "exp": "EXP({0})", "abs": "ABS({0})", "where": "IF({0},{1},{2})",

@@ -247,8 +247,16 @@ def _reflected(op: str) -> Callable[[Symbol, Any], Any]:
     return applied
 
 
-for _name, _op in {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "pow": "**", "floordiv": "//",
-                   "and": "&", "or": "|"}.items():  # fmt: skip
+for _name, _op in {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "truediv": "/",
+    "pow": "**",
+    "floordiv": "//",
+    "and": "&",
+    "or": "|",
+}.items():
     setattr(Symbol, f"__{_name}__", _binary(_op))
     setattr(Symbol, f"__r{_name}__", _reflected(_op))
 for _name, _op in {"le": "<=", "lt": "<", "ge": ">=", "gt": ">"}.items():

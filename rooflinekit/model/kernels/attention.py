@@ -129,9 +129,16 @@ def _shape(phase: Sequences, seen: tuple[Numeric, Numeric], heads: int, kv_heads
 
 
 def encoder_kernel(
-    name: str, count: int, dtype: Dtype, batch: Numeric, length: Numeric, heads: Numeric, depth: Numeric,
-    element: float, past: Numeric = 0.0,
-) -> Kernel:  # fmt: skip
+    name: str,
+    count: int,
+    dtype: Dtype,
+    batch: Numeric,
+    length: Numeric,
+    heads: Numeric,
+    depth: Numeric,
+    element: float,
+    past: Numeric = 0.0,
+) -> Kernel:
     """Attention in which every token of a sequence, like a patch of an image, sees every other: 4·b·s²·h·d FLOP.
 
     A piece of a prompt adds the pairs with all `past` tokens, both ways.
@@ -142,10 +149,15 @@ def encoder_kernel(
     seen = length * length if is_zero(past) else length * (length + 2.0 * past)
     pairs = named(seen, "q", "pairs of patches of each sequence")
     return Kernel(
-        name, "attention_prefill", count, dtype, attention_flops(batch * pairs, heads, depth, depth),
+        name,
+        "attention_prefill",
+        count,
+        dtype,
+        attention_flops(batch * pairs, heads, depth, depth),
         activation_bytes=2.0 * attention_activation_bytes(batch * length, heads, depth, depth, element),
-        shape=AttentionShape(batch, length, length, length, pairs, heads, heads, depth), variant="encoder",
-    )  # fmt: skip
+        shape=AttentionShape(batch, length, length, length, pairs, heads, heads, depth),
+        variant="encoder",
+    )
 
 
 def sparse_label(layer: str, step: Step, phase: Sequences) -> str:
@@ -203,9 +215,16 @@ class Core(Operation):
 
 
 def _fused(
-    step: Step, phase: Sequences, kind: str, count: int, seen: tuple[Numeric, Numeric], heads: tuple[int, int],
-    widths: tuple[int, int], cached: int, name: str = "attention",
-) -> Kernel:  # fmt: skip
+    step: Step,
+    phase: Sequences,
+    kind: str,
+    count: int,
+    seen: tuple[Numeric, Numeric],
+    heads: tuple[int, int],
+    widths: tuple[int, int],
+    cached: int,
+    name: str = "attention",
+) -> Kernel:
     """One fused kernel (FlashAttention; paged decode) of query and KV heads of these widths of keys and values.
 
     cached: elements of a key in the cache that are read.
@@ -213,11 +232,16 @@ def _fused(
     pairs, keys = seen
     family = cast("Family", f"{kind}_{'prefill' if phase is step.batch.prefilling else 'decode'}")
     return Kernel(
-        name, family, count, step.stream, attention_flops(pairs, heads[0], *widths),
+        name,
+        family,
+        count,
+        step.stream,
+        attention_flops(pairs, heads[0], *widths),
         kv_read_bytes=cache_read_bytes(keys, cached * step.kv.bytes),
         activation_bytes=attention_activation_bytes(phase.tokens, heads[0], *widths, step.stream.bytes),
-        shape=_shape(phase, seen, *heads, widths[0]), variant=step.kv.value,
-    )  # fmt: skip
+        shape=_shape(phase, seen, *heads, widths[0]),
+        variant=step.kv.value,
+    )
 
 
 def _sparse(kernel: Kernel, step: Step, phase: Sequences, layer: str, held: Numeric, **work: Numeric) -> Kernel:
@@ -432,9 +456,15 @@ class IndexScores(Core):
         read = cache_read_bytes(keys, index_key_bytes(self.head_dim, self.dtype))
         moved = index_activation_bytes(phase.tokens, pairs, self.heads, self.head_dim, self.dtype.bytes)
         kernel = Kernel(
-            "index_scores", "sparse_attention", count, self.dtype, flops, kv_read_bytes=read, activation_bytes=moved,
+            "index_scores",
+            "sparse_attention",
+            count,
+            self.dtype,
+            flops,
+            kv_read_bytes=read,
+            activation_bytes=moved,
             shape=_shape(phase, (pairs, keys), self.heads, 1, self.head_dim),
-        )  # fmt: skip
+        )
         each = keys / phase.sequences
         beside = minimum(keys, each * maximum(step.token_budget * phase.sequences / phase.tokens, 1.0))  # in one step
         scores, foreign = (4.0 * phase.tokens * places for places in (each, beside - each))

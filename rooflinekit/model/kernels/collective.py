@@ -157,9 +157,16 @@ def collective_kernel(
 ) -> Kernel:
     """One launch over `payload` bytes, which are read and written once on this side."""
     return Kernel(
-        name, "collective", count, stream, activation_bytes=2.0 * payload, **sent.sent(payload), gpus=gpus,
-        shape=CollectiveShape(payload, phases), variant=kind,
-    )  # fmt: skip
+        name,
+        "collective",
+        count,
+        stream,
+        activation_bytes=2.0 * payload,
+        **sent.sent(payload),
+        gpus=gpus,
+        shape=CollectiveShape(payload, phases),
+        variant=kind,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,13 +230,26 @@ class Exchange(Operation):
 
 
 def exchange_kernel(
-    name: str, like: str, step: Step, count: int, tokens: Numeric, experts: int, gpus: int, payload: Numeric,
+    name: str,
+    like: str,
+    step: Step,
+    count: int,
+    tokens: Numeric,
+    experts: int,
+    gpus: int,
+    payload: Numeric,
     sent: Tiers,
-) -> Kernel:  # fmt: skip
+) -> Kernel:
     """One launch of DeepEP's kernel `like` (dispatch or combine) for `tokens` of this accelerator."""
     decoding = step.batch.prefilling is None
     return Kernel(
-        name, "exchange", count, step.stream, activation_bytes=2.0 * payload, **sent.sent(payload), gpus=gpus,
+        name,
+        "exchange",
+        count,
+        step.stream,
+        activation_bytes=2.0 * payload,
+        **sent.sent(payload),
+        gpus=gpus,
         shape=ExchangeShape(tokens, 1.0 * experts, 0.0 if decoding else float(MOVERS)),
         variant=f"{'low_latency' if decoding else 'normal'}_{like}",
-    )  # fmt: skip
+    )

@@ -69,11 +69,17 @@ class Elementwise(Operation):
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One launch."""
         kernel = pass_kernel(
-            step, self.name, "elementwise", count, step.tokens, self.read + self.written,
+            step,
+            self.name,
+            "elementwise",
+            count,
+            step.tokens,
+            self.read + self.written,
             flops=elementwise_flops(step.tokens, self.flops),
-            weight_bytes=own_bytes(self.parameters, self.dtype.bytes), shape=RowsShape(step.tokens),
+            weight_bytes=own_bytes(self.parameters, self.dtype.bytes),
+            shape=RowsShape(step.tokens),
             variant=ASSUMED if self.assumed else self.name.rpartition("_")[2],  # residual_norm is a norm
-        )  # fmt: skip
+        )
         return [kernel]
 
 

@@ -72,10 +72,17 @@ class ShortConvolution(Operation):
         """One pass over the tokens; reads and writes the state of each sequence."""
         state = state_bytes(step.batch.sequences, self.channels * (self.taps - 1), step.stream.bytes)
         kernel = pass_kernel(
-            step, "short_conv", "elementwise", count, step.tokens, 2 * self.channels,
-            flops=convolution_flops(step.tokens, self.channels, self.taps), kv_read_bytes=state, kv_write_bytes=state,
+            step,
+            "short_conv",
+            "elementwise",
+            count,
+            step.tokens,
+            2 * self.channels,
+            flops=convolution_flops(step.tokens, self.channels, self.taps),
+            kv_read_bytes=state,
+            kv_write_bytes=state,
             weight_bytes=own_bytes(self.channels * (self.taps + self.bias), self.dtype.bytes),
-        )  # fmt: skip
+        )
         return [kernel]
 
 
@@ -116,9 +123,16 @@ class StateUpdate(Operation):
         """The work of one pass; the state of each sequence is read and written once a step."""
         state = state_bytes(step.batch.sequences, self.state, STATE_DTYPE.bytes)
         kernel = pass_kernel(
-            step, self.name, "linear_attention", count, step.tokens, self.stream_width, kv_read_bytes=state,
-            kv_write_bytes=state, flops=recurrence_flops(step.tokens, self.state, self.flops_per_element),
+            step,
+            self.name,
+            "linear_attention",
+            count,
+            step.tokens,
+            self.stream_width,
+            kv_read_bytes=state,
+            kv_write_bytes=state,
+            flops=recurrence_flops(step.tokens, self.state, self.flops_per_element),
             weight_bytes=own_bytes(self.parameters, self.dtype.bytes),
             launches=self.prompt_launches if step.batch.prefilling is not None else 1,
-        )  # fmt: skip
+        )
         return [kernel]

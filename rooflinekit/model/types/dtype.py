@@ -163,9 +163,13 @@ BLOCKS = {
 """Weights of a block and its bytes, scales included (block_* in ggml-common.h, github.com/ggml-org/llama.cpp)."""
 
 MIXED_AS = {
-    Dtype.UD_Q2_K_XL: Dtype.Q2_K, Dtype.UD_Q3_K_XL: Dtype.Q3_K_M, Dtype.UD_Q4_K_XL: Dtype.Q4_K_M,
-    Dtype.UD_Q5_K_XL: Dtype.Q5_K_M, Dtype.UD_Q6_K_XL: Dtype.Q6_K, Dtype.UD_Q8_K_XL: Dtype.Q8_0,
-}  # fmt: skip
+    Dtype.UD_Q2_K_XL: Dtype.Q2_K,
+    Dtype.UD_Q3_K_XL: Dtype.Q3_K_M,
+    Dtype.UD_Q4_K_XL: Dtype.Q4_K_M,
+    Dtype.UD_Q5_K_XL: Dtype.Q5_K_M,
+    Dtype.UD_Q6_K_XL: Dtype.Q6_K,
+    Dtype.UD_Q8_K_XL: Dtype.Q8_0,
+}
 """Unsloth's files choose a format for each tensor; without the file the mixture of its base stands in."""
 
 for _mixed in Dtype:  # mixtures count as their base

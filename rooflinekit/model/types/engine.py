@@ -174,9 +174,15 @@ class StepCosts:
 
     def working_as(self, other: StepCosts) -> StepCosts:
         """The costs of an engine that works as another does: graphs, mixed steps, whole prompts, few rows."""
-        return replace(self, graphs=other.graphs, mixes=other.mixes, splits=other.splits, vectors=other.vectors,
-                       servers_by_replica=other.servers_by_replica,
-                       tokenises_beside=other.tokenises_beside)  # fmt: skip
+        return replace(
+            self,
+            graphs=other.graphs,
+            mixes=other.mixes,
+            splits=other.splits,
+            vectors=other.vectors,
+            servers_by_replica=other.servers_by_replica,
+            tokenises_beside=other.tokenises_beside,
+        )
 
 
 Places = tuple[float, float, float, float, float, float, float]
@@ -250,11 +256,13 @@ class OwnLoads:
             if not loads:
                 found[metric] = loads, [], []
                 continue
-            matrix = [[1.0 if i == j else self.alike(metric, a, b) for j, b in enumerate(loads)]
-                      for i, a in enumerate(loads)]  # fmt: skip
+            matrix = [
+                [1.0 if i == j else self.alike(metric, a, b) for j, b in enumerate(loads)] for i, a in enumerate(loads)
+            ]
             inverse = np.linalg.inv(matrix).tolist()
-            weights = [sum(part * getattr(load, metric) for part, load in zip(row, loads, strict=True))
-                       for row in inverse]  # fmt: skip
+            weights = [
+                sum(part * getattr(load, metric) for part, load in zip(row, loads, strict=True)) for row in inverse
+            ]
             found[metric] = loads, inverse, weights
         return found
 
@@ -332,8 +340,11 @@ class Reach:
     def or_as(self, other: Reach, cause: str) -> Reach:
         """Both ends of this and of another reach: it is not known which of them holds; `cause` is then the widest."""
         middle = len(self.logs) // 2
-        both = [*map(min, self.logs[:middle], other.logs[:middle]), self.logs[middle],
-                *map(max, self.logs[middle + 1 :], other.logs[middle + 1 :])]  # fmt: skip
+        both = [
+            *map(min, self.logs[:middle], other.logs[:middle]),
+            self.logs[middle],
+            *map(max, self.logs[middle + 1 :], other.logs[middle + 1 :]),
+        ]
         return Reach(tuple(both), {cause: 1.0} if tuple(both) != self.logs else self.causes)
 
     @property

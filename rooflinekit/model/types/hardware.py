@@ -61,19 +61,26 @@ class PowerLaw:
         """The law with so many times the running power above idle, and so many times the energy of work."""
         active = min(self.idle + (self.active - self.idle) * running, self.held * self.limit)
         return replace(
-            self, active=active, memory=self.memory * work, cache=self.cache * work,
-            flop={dtype: each * work for dtype, each in self.flop.items()}, source=source, measured=True,
-        )  # fmt: skip
+            self,
+            active=active,
+            memory=self.memory * work,
+            cache=self.cache * work,
+            flop={dtype: each * work for dtype, each in self.flop.items()},
+            source=source,
+            measured=True,
+        )
 
     def at(self, clock: float) -> PowerLaw:
         """At a share of the clock, with the voltage that it needs: what the cores take falls with its square."""
         square = clock * clock
         return replace(
-            self, active=self.idle + (self.active - self.idle) * square, cache=self.cache * square,
+            self,
+            active=self.idle + (self.active - self.idle) * square,
+            cache=self.cache * square,
             waiting=self.idle + (self.waiting - self.idle) * square,
             flop={dtype: each * square for dtype, each in self.flop.items()},
             ask={dtype: each * square for dtype, each in self.ask.items()},
-        )  # fmt: skip
+        )
 
     def under(self, cap: float, clock: float) -> PowerLaw:
         """Under a lower limit, whose clock the times hold: what arithmetic asks for is that of the full clock."""

@@ -123,10 +123,16 @@ class KernelTime(Time):
         """Change the time and interval, but not below the bound."""
         bound, take = self.bound, parts.get
         return KernelTime(
-            maximum(change(self.expected), bound), bound, maximum(change(self.low), bound),
-            maximum(change(self.high), bound), self.kernel, take("compute", self.compute), take("memory", self.memory),
-            take("network", self.network), take("overhead", self.overhead),
-        )  # fmt: skip
+            maximum(change(self.expected), bound),
+            bound,
+            maximum(change(self.low), bound),
+            maximum(change(self.high), bound),
+            self.kernel,
+            take("compute", self.compute),
+            take("memory", self.memory),
+            take("network", self.network),
+            take("overhead", self.overhead),
+        )
 
     def repeated(self, times: Numeric, kernel: Kernel) -> KernelTime:
         """Repeat the time, as launches of `kernel`."""

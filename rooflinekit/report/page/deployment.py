@@ -146,13 +146,16 @@ def slider_data(offers: Offers, deployed: PageDeployment, against: PageDeploymen
         return {
             "static": printed.places[written.static],
             "loads": written.loads,
-            "plays": written.plays and {
+            "plays": written.plays
+            and {
                 "functions": numbered(written.plays.functions),
                 "tables": list(map(numbered, written.plays.tables)),
                 "scene": scenes.setdefault(json.dumps(written.plays.scene), len(scenes)),
             },
-            "gpus": written.gpus, "prefill": written.prefill, "decode": written.decode,
-        }  # fmt: skip
+            "gpus": written.gpus,
+            "prefill": written.prefill,
+            "decode": written.decode,
+        }
 
     plans = {label: placed(found.written) | {"formats": found.formats, "notes": found.notes, "evidence": found.evidence,
                                             "l2": found.l2, "seqs": found.seqs, "reserves": found.reserves,
@@ -164,8 +167,12 @@ def slider_data(offers: Offers, deployed: PageDeployment, against: PageDeploymen
         own = {} if told == load else {"load": told}
         reference = {"title": headed(against.answer), "at": against.at, "plan": placed(other) | own}
     rest = {key: value for key, value in deployed.scenario.items() if key not in _CONTROLLED}
-    flags = [word for key, value in rest.items() if value not in (None, False)
-             for word in (f"--{key.replace('_', '-')}", *([] if value is True else [str(value)]))]  # fmt: skip
+    flags = [
+        word
+        for key, value in rest.items()
+        if value not in (None, False)
+        for word in (f"--{key.replace('_', '-')}", *([] if value is True else [str(value)]))
+    ]
     return {
         "asked": deployed.at,
         "load": load,
@@ -204,13 +211,25 @@ def _looks(parts: Iterable[TimePart]) -> list[list[str]]:
 
 
 LOOK = {
-    "step": _looks(STEP.values()), "first": _looks(FIRST.values()), "others": _looks([TOKEN["prompts"]])[0],
-    "names": QUANTITIES, "limits": HATCHES, "shapes": {phase: shape for phase, (_, shape) in SHAPES.items()},
-}  # fmt: skip
+    "step": _looks(STEP.values()),
+    "first": _looks(FIRST.values()),
+    "others": _looks([TOKEN["prompts"]])[0],
+    "names": QUANTITIES,
+    "limits": HATCHES,
+    "shapes": {phase: shape for phase, (_, shape) in SHAPES.items()},
+}
 """Names, hues, hatches and shapes, as the terminal and the pictures have them."""
 
-ADVICE = {"metrics": ADVISED, "names": NAMES, "evidence": EVIDENCE, "least": LEAST, "shown": SHOWN, "played": PLAYED,
-          "losses": LOSSES, "crowd": CAVEATS["batch"]}  # fmt: skip
+ADVICE = {
+    "metrics": ADVISED,
+    "names": NAMES,
+    "evidence": EVIDENCE,
+    "least": LEAST,
+    "shown": SHOWN,
+    "played": PLAYED,
+    "losses": LOSSES,
+    "crowd": CAVEATS["batch"],
+}
 """Ranking of advice, and its words."""
 
 DOUBTS = {"families": FAMILIES, "others": OTHERS, "causes": CAUSES, "words": CAUSE_WORDS, "room": ROOM}
@@ -243,8 +262,9 @@ def below(deployed: PageDeployment, walk: str) -> str:
     inside = table(("quantity", "value", "unit", "confidence", "source"), rows)
     summary = f"<details><summary>{len(rows)} numbers with their sources</summary>{inside}</details>"
     sources = card("Sources of the numbers", summary, "provenance", of=deployed.named)
-    commands = "".join(f"<h3>{escape(each['tool'])}</h3><pre>{escape(each['command'])}</pre>"
-                       for each in deployed.answer.measure)  # fmt: skip
+    commands = "".join(
+        f"<h3>{escape(each['tool'])}</h3><pre>{escape(each['command'])}</pre>" for each in deployed.answer.measure
+    )
     measured = f"<details><summary>Commands of benchmark clients</summary>{commands}</details>" if commands else ""
     verify = card("Measure it", measured, of=deployed.named) if measured else ""
     return f'<div class="wrap">{walk}{_derivation_card(deployed)}{verify}{sources}</div>'
@@ -271,10 +291,16 @@ def accuracy_card(plan: Plan, of: str = "") -> str:
             fit = calibration.fit(kernel)
             fits.setdefault(id(fit), (kernel.family, kernel.dtype.value, fit))
     rows = [
-        (family, dtype, fit.rows, f"{100.0 * fit.error:.1f}\u00a0%" if fit.rows else "",
-         f"{min(max(fit.regimes.width), WIDEST):.3g}\u00a0x", fit.source)
+        (
+            family,
+            dtype,
+            fit.rows,
+            f"{100.0 * fit.error:.1f}\u00a0%" if fit.rows else "",
+            f"{min(max(fit.regimes.width), WIDEST):.3g}\u00a0x",
+            fit.source,
+        )
         for family, dtype, fit in fits.values()
-    ]  # fmt: skip
+    ]
     said = (
         f"Mean errors of calibration {calibration.name} on shapes that each fit had not seen. Beside them, the "
         "widest factor of its 90 % interval. Engine costs have errors of their own, which the intervals hold."

@@ -175,8 +175,15 @@ def _plan_page(subject: object, offered: dict[str, Any]) -> Page:
         | {"hues": page.data["hues"] | more["hues"], "heading": f"{chosen.heading}: ", "pool": bool(chosen.pool)}
     )
     after, below = deployment.after(deployed), deployment.below(deployed, "")
-    return replace(page, accountant=told + deployment.accountant(), after=after, below=below,
-                   foot=deployment.foot_notes(deployed.answer), data=data, functions=functions)  # fmt: skip
+    return replace(
+        page,
+        accountant=told + deployment.accountant(),
+        after=after,
+        below=below,
+        foot=deployment.foot_notes(deployed.answer),
+        data=data,
+        functions=functions,
+    )
 
 
 def _table_page(sweep: Any) -> Page:
@@ -231,8 +238,13 @@ def _value(text: str) -> Any:
 
 
 _BINS = 400  # of a timeline: more cannot be told apart on a screen
-_METRICS = (("ttft_ms", "first token (TTFT)"), ("tpot_ms", "time per token (TPOT)"), ("itl_ms", "between tokens (ITL)"),
-            ("e2e_ms", "whole request"), ("queue_ms", "waiting"))  # fmt: skip
+_METRICS = (
+    ("ttft_ms", "first token (TTFT)"),
+    ("tpot_ms", "time per token (TPOT)"),
+    ("itl_ms", "between tokens (ITL)"),
+    ("e2e_ms", "whole request"),
+    ("queue_ms", "waiting"),
+)
 
 
 def simulation_card(outcome: Outcome, of: str) -> str:

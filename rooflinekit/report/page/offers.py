@@ -243,11 +243,15 @@ def _offer(
         cache = last_cache(plan)
         most = plan.deployment.settings.max_num_seqs
         offers.plans[label] = Offer(
-            written, (formats["weights"], activations, formats["kv"]), notes, evidence(plan),
+            written,
+            (formats["weights"], activations, formats["kv"]),
+            notes,
+            evidence(plan),
             None if cache is None else (cache.rate, cache.fitted_to),
-            None if most is None else (most, most * plan.deployment.dp), plan.engine.memory.reserves,
+            None if most is None else (most, most * plan.deployment.dp),
+            plan.engine.memory.reserves,
             tuple(_moves(asked, names, plan, caches)),
-        )  # fmt: skip
+        )
 
 
 def _moves(

@@ -111,12 +111,16 @@ def plan_cards(plan: Mapping[str, Any]) -> str:
     """Places for charts, and why the others lost."""
     rows = [
         (
-            row["title"], row["gpus"], row["usd"], row["million"] and float(f"{row['million']:.3g}"),
+            row["title"],
+            row["gpus"],
+            row["usd"],
+            row["million"] and float(f"{row['million']:.3g}"),
             candidate.get("evidence"),
-            _least(candidate.get("probability") or {}), row["verdict"],
+            _least(candidate.get("probability") or {}),
+            row["verdict"],
         )
         for row, candidate in ((_candidate(each, place), each) for place, each in enumerate(plan["candidates"]))
-    ]  # fmt: skip
+    ]
     head = ("candidate", "GPUs", "$/h", "$ per million tokens", "evidence", "all objectives hold", "verdict")
     losses = table(("not a candidate", "why"), [(entry["what"], entry["why"]) for entry in plan.get("refused", ())])
     refused = f"<details><summary>Candidates that cannot serve the traffic</summary>{losses}</details>"
@@ -142,10 +146,18 @@ def plan_data(plan: Mapping[str, Any]) -> dict[str, Any]:
     """Data of the charts."""
     best = plan["candidates"][0]
     spreads = [(title, best["predicted"][metric], False) for metric, title in _METRICS if best["predicted"].get(metric)]
-    points = [{"title": _deployment(point["scenario"]), "gpu": point["scenario"]["gpu"],
-               "user": point["tok_s_per_user"],
-               "gpu_rate": point["tok_s_per_gpu"], "e2e": point["e2el_ms"], "usd": point["usd_per_million_tokens"],
-               "on": list(point["on"])} for point in plan["pareto"]]  # fmt: skip
+    points = [
+        {
+            "title": _deployment(point["scenario"]),
+            "gpu": point["scenario"]["gpu"],
+            "user": point["tok_s_per_user"],
+            "gpu_rate": point["tok_s_per_gpu"],
+            "e2e": point["e2el_ms"],
+            "usd": point["usd_per_million_tokens"],
+            "on": list(point["on"]),
+        }
+        for point in plan["pareto"]
+    ]
     candidates = [_candidate(row, place) for place, row in enumerate(plan["candidates"])]
     data: dict[str, Any] = {"candidates": candidates, "spreads": spreads, "points": points}
     if made := plan.get("over_time"):  # the first month's intervals, and the end of the last
@@ -199,15 +211,33 @@ def _checks() -> TypeAdapter[Any]:
     size, positive = Annotated[FiniteFloat, Field(ge=0)], Annotated[FiniteFloat, Field(gt=0)]
     count, natural = Annotated[int, Field(gt=0)], Annotated[int, Field(ge=0)]
     spreads = dict.fromkeys(("isl_cv", "osl_cv", "arrival_cv", "cached"), NotRequired[size])
-    traffic = _object(rate=positive | None, users=positive | None, isl_mean=positive, osl_mean=positive,
-                      peak=NotRequired[positive], **spreads)  # fmt: skip
+    traffic = _object(
+        rate=positive | None,
+        users=positive | None,
+        isl_mean=positive,
+        osl_mean=positive,
+        peak=NotRequired[positive],
+        **spreads,
+    )
     scenario = _object(gpu=str)
-    fleet = {"role": NotRequired[str], "scenario": scenario, "replicas": count, "spare": NotRequired[natural],
-             "share": NotRequired[positive], "load": positive, "burstiness": NotRequired[size | None]}  # fmt: skip
+    fleet = {
+        "role": NotRequired[str],
+        "scenario": scenario,
+        "replicas": count,
+        "spare": NotRequired[natural],
+        "share": NotRequired[positive],
+        "load": positive,
+        "burstiness": NotRequired[size | None],
+    }
     time = _object(**dict.fromkeys(("mean", "p50", "p90", "p95", "p99"), size | None))
     times = _object(ttft_ms=time, tpot_ms=time, e2el_ms=time)
-    candidate = {"gpus": count, "usd_per_hour": size | None, "usd_per_million_tokens": _object(all=size | None),
-                 "predicted": times, "lost": str | None}  # fmt: skip
+    candidate = {
+        "gpus": count,
+        "usd_per_hour": size | None,
+        "usd_per_million_tokens": _object(all=size | None),
+        "predicted": times,
+        "lost": str | None,
+    }
     kinds = {
         "aggregated": _object(**candidate, **fleet),
         "disaggregated": _object(**candidate, prefill=_object(**fleet), decode=_object(**fleet)),
@@ -215,12 +245,17 @@ def _checks() -> TypeAdapter[Any]:
     }
     tagged: Any = reduce(or_, (Annotated[kind, Tag(name)] for name, kind in kinds.items()))
     one: Any = Annotated[tagged, Discriminator(_kind)]
-    point = _object(scenario=scenario, tok_s_per_user=positive, tok_s_per_gpu=positive, e2el_ms=positive,
-                    usd_per_million_tokens=size | None, on=list[str])  # fmt: skip
+    point = _object(
+        scenario=scenario,
+        tok_s_per_user=positive,
+        tok_s_per_gpu=positive,
+        e2el_ms=positive,
+        usd_per_million_tokens=size | None,
+        on=list[str],
+    )
     interval = _object(month=count, hour=size, rate=size, gpus=count)
     price = _object(usd_per_gpu_hour=size, source=str, term=str, low=size | None, high=size | None)
-    hours = _object(profile=str, answer=str, span_h=positive,
-                    intervals=Annotated[list[interval], Field(min_length=1)])  # type: ignore[valid-type]  # fmt: skip
+    hours = _object(profile=str, answer=str, span_h=positive, intervals=Annotated[list[interval], Field(min_length=1)])  # type: ignore[valid-type]
     return TypeAdapter(_object(
         version=str, model=str, traffic=Annotated[traffic, AfterValidator(_one_load)], slo=list[str], answer=str,
         candidates=Annotated[list[one], Field(min_length=1)], pareto=list[point],  # type: ignore[valid-type]

@@ -216,9 +216,16 @@ def _scene(predictor: Predictor, splits: Sequence[Split]) -> dict[str, Any]:
     settings, errors = plan.deployment.settings, plan.load_errors
     block = settings.block_size or int(plan.engine.memory.block)
     told = rules_of(
-        rules, 1, block, front_ends=front.servers, stream=front.stream, tokeniser=front.tokeniser, hop=front.hop,
-        lanes=plan.lanes, **drafted,
-    )._asdict()  # fmt: skip
+        rules,
+        1,
+        block,
+        front_ends=front.servers,
+        stream=front.stream,
+        tokeniser=front.tokeniser,
+        hop=front.hop,
+        lanes=plan.lanes,
+        **drafted,
+    )._asdict()
     del told["horizon"]
     return {
         "tables": [split.numbers for split in splits],
@@ -257,8 +264,13 @@ def _known(own: OwnLoads, metric: str) -> dict[str, Any] | None:
     if not loads:
         return None
     level, near = getattr(own, metric)
-    return {"loads": [[each.users, each.prompt] for each in loads], "level": level, "near": near, "inverse": inverse,
-            "weights": weights}  # fmt: skip
+    return {
+        "loads": [[each.users, each.prompt] for each in loads],
+        "level": level,
+        "near": near,
+        "inverse": inverse,
+        "weights": weights,
+    }
 
 
 def load_data(asked: AskedLoad | None, played: int = 0) -> dict[str, Any]:
@@ -274,10 +286,14 @@ def load_data(asked: AskedLoad | None, played: int = 0) -> dict[str, Any]:
     least = max(asked.count, AskedLoad(asked.isl, asked.osl, rate=1.0).count, played)
     fifth = {name: _law(_VARIED, asked, stream, least) for stream, name in enumerate(("isl", "osl"), 1)}
     return {
-        "requests": asked.requests, "warmup": asked.warmup, "goals": [asked.ttft, asked.tpot],
-        "isl": _law(asked.isl, asked, 1, least), "osl": _law(asked.osl, asked, 2, least), "gaps": _gaps(asked, least),
+        "requests": asked.requests,
+        "warmup": asked.warmup,
+        "goals": [asked.ttft, asked.tpot],
+        "isl": _law(asked.isl, asked, 1, least),
+        "osl": _law(asked.osl, asked, 2, least),
+        "gaps": _gaps(asked, least),
         "fifth": None if asked.users is None else fifth,
-    }  # fmt: skip
+    }
 
 
 def _gaps(asked: AskedLoad, count: int) -> dict[str, Any]:

@@ -143,7 +143,7 @@ class Program:
         named = (  # name, family, launches and peak of each kernel
             tuple((k.name, k.family, k.count, 0.0 if k.family == "host" else gpu.peak(k.dtype)) for k in step)
             for step in steps.whole
-        )  # fmt: skip
+        )
         kinds = [self.steps.setdefault(each, len(self.steps)) for each in named]
         return Written(instance, under, plays, plan.deployment.gpus, *kinds)
 
@@ -203,9 +203,10 @@ class Program:
                 return step(own, lambda _: own.decode_step(asked), speed)
 
             for name, given, made, outputs in (
-                ("drafting", ("count", "isl", "osl"), drafting, 2), ("draft_prompt", ("isl",), first, 2),
+                ("drafting", ("count", "isl", "osl"), drafting, 2),
+                ("draft_prompt", ("isl",), first, 2),
                 ("round", ("count", "isl", "context"), round_of, len(ENDS) + len(TIME_PARTS)),
-            ):  # fmt: skip
+            ):
                 part = self._stepped((name,), made, predictor, (*given, "speed"))
                 functions[name] = self._direct(part, (*given, "speed"), gpu, outputs)
         functions["room"] = self._added(lambda **at: [predictor.memory.max_batch(*at.values())], ("context", "isl"))
@@ -300,9 +301,15 @@ class Program:
         def number() -> int:
             gpu = plan.system.accelerator
             agreed = (
-                self.place(plan.model), _deployment(plan), tuple(number for number, _ in self.numbered(plan)),
-                plan.precision, plan.calibration is None, _engine(plan), gpu.power and gpu.power.host, gpu.is_cpu,
-            )  # fmt: skip
+                self.place(plan.model),
+                _deployment(plan),
+                tuple(number for number, _ in self.numbered(plan)),
+                plan.precision,
+                plan.calibration is None,
+                _engine(plan),
+                gpu.power and gpu.power.host,
+                gpu.is_cpu,
+            )
             return self._likes.setdefault(agreed, len(self._likes))
 
         return self._once(plan, number)
@@ -418,9 +425,17 @@ def _call(part: _Part, values: dict[str, Any], outputs: int) -> list[Symbol]:
 def _signature(kernel: Kernel) -> tuple[Any, ...]:
     """Facts of a kernel that steps read besides its numbers."""
     return (
-        kernel.name, kernel.family, kernel.count, kernel.dtype, kernel.gpus, kernel.variant, kernel.on_host,
-        kernel.dequantised, kernel.place, type(kernel.shape),
-    )  # fmt: skip
+        kernel.name,
+        kernel.family,
+        kernel.count,
+        kernel.dtype,
+        kernel.gpus,
+        kernel.variant,
+        kernel.on_host,
+        kernel.dequantised,
+        kernel.place,
+        type(kernel.shape),
+    )
 
 
 class _Law(NamedTuple):
@@ -531,9 +546,14 @@ class _Outlined(Plan):
         gpu = self.system.accelerator
         told = cast("System", _Machine(_Chip.of(at, gpu.is_cpu, gpu.power)))
         return replace(
-            self, system=told, deployment=_deployment(self), engine=_engine(self),
-            calibration=self.calibration and _FITTED, own=self, asked=asked,
-        )  # fmt: skip
+            self,
+            system=told,
+            deployment=_deployment(self),
+            engine=_engine(self),
+            calibration=self.calibration and _FITTED,
+            own=self,
+            asked=asked,
+        )
 
     @cached_property
     def key(self) -> tuple[Any, ...]:

@@ -46,10 +46,16 @@ def render(page: Page) -> str:
     below = f"{_packed('below', page.below)}<noscript><p>{_NO_SCRIPTS}</p></noscript>"
     allowed = "".join((loader, f"<script>{app}</script>", *page.framed))
     parts = {
-        "title": escape(page.title), "lead": page.lead, "before": page.before, "accountant": page.accountant,
-        "after": page.after + below, "foot": page.foot, "style": style(),
-        "hashes": script_hashes(allowed), "scripts": written,
-    }  # fmt: skip
+        "title": escape(page.title),
+        "lead": page.lead,
+        "before": page.before,
+        "accountant": page.accountant,
+        "after": page.after + below,
+        "foot": page.foot,
+        "style": style(),
+        "hashes": script_hashes(allowed),
+        "scripts": written,
+    }
     return filled(HERE / "template.html", parts)
 
 

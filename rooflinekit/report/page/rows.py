@@ -40,8 +40,10 @@ def rows_data(table: pd.DataFrame) -> dict[str, Any]:
     table = table.loc[:, ~table.columns.duplicated()]
     answers = [name for name in _ANSWERS if name in table.columns]
     if not answers:
-        raise InputError(f"no column is an answer of a sweep ({', '.join(_ANSWERS)}); the table has: "
-                         f"{', '.join(map(str, table.columns[:12])) or 'none'}")  # fmt: skip
+        raise InputError(
+            f"no column is an answer of a sweep ({', '.join(_ANSWERS)}); the table has: "
+            f"{', '.join(map(str, table.columns[:12])) or 'none'}"
+        )
     numbers = {name: pd.to_numeric(table[name], errors="coerce").astype(float) for name in answers}
     answered = table.assign(**numbers)[pd.DataFrame(numbers).notna().any(axis=1)]
     if answered.empty:
@@ -61,12 +63,17 @@ def rows_data(table: pd.DataFrame) -> dict[str, Any]:
     better = {name: 1 if name.startswith(_MORE) else -1 for name in kept if name.startswith((*_MORE, *_LESS))}
     results = {*RESULT_COLUMNS, *LOAD_COLUMNS, *SIMULATED_COLUMNS, *COST_COLUMNS}
     return {
-        "columns": columns, "better": better, "titles": titles_of(kept),
-        "given": [name for name in kept if name not in results], "barred": _column(barred.iloc[places]),
+        "columns": columns,
+        "better": better,
+        "titles": titles_of(kept),
+        "given": [name for name in kept if name not in results],
+        "barred": _column(barred.iloc[places]),
         "reasons": {str(word): int(count) for word, count in barred.value_counts().items() if word},
-        "rows": len(places), "total": len(table), "unanswered": len(table) - len(answered),
+        "rows": len(places),
+        "total": len(table),
+        "unanswered": len(table) - len(answered),
         "left": [name for name in told if name not in kept],
-    }  # fmt: skip
+    }
 
 
 def _telling(column: pd.Series[Any], name: str) -> pd.Series[Any] | None:
@@ -123,8 +130,12 @@ def rows_card(data: dict[str, Any]) -> str:
     chart = '<ul class="key" id="sweep-key"></ul><h3 id="sweep-up"></h3><div class="chart" id="sweep"></div>'
     body = f"{paragraphs([f'{told}.'])}{boxes}{chart}"
     pin = '<p><label>Pinned: <select id="sweep-base" style="width: auto"></select></label></p>'
-    said = paragraphs(["Most output tokens/s of one GPU at which each user still gets so many. Bold: the best; in "
-                       "brackets: over the pinned."])  # fmt: skip
+    said = paragraphs(
+        [
+            "Most output tokens/s of one GPU at which each user still gets so many. Bold: the best; in "
+            "brackets: over the pinned."
+        ]
+    )
     table = card("Interactivity", f'{said}{pin}<div id="interactivity"></div>', "interactivity-card")
     return f'<div class="wrap">{card("Sweep", body, "sweep-card")}{table}</div>'
 

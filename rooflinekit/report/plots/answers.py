@@ -46,8 +46,11 @@ def percentiles(outcome: Outcome, theme: style.Theme) -> style.Picture:
 
 
 def _words(outcome: Outcome) -> str:
-    parts = [f"{name} median {spread.p50:.3g} ms, 99th percentile {spread.p99:.3g} ms"
-             for name, key in _DURATIONS.items() if (spread := getattr(outcome, key)).n]  # fmt: skip
+    parts = [
+        f"{name} median {spread.p50:.3g} ms, 99th percentile {spread.p99:.3g} ms"
+        for name, key in _DURATIONS.items()
+        if (spread := getattr(outcome, key)).n
+    ]
     return f"{outcome.requests.measured} requests of {outcome.model} on {outcome.gpu}: {'; '.join(parts) or 'none'}."
 
 
@@ -56,14 +59,25 @@ def timeline(outcome: Outcome, theme: style.Theme) -> style.Picture:
     frame = style.headed("The run over time", outcome, theme)
     figure, panels = frame.panels(7.2, 4.2, 3, ncols=1)
     rows = pd.DataFrame(outcome.timeline, columns=["time_s", "replica", "queue", "batch", "prompts", "kv_use"])
-    shown = {"queue": ("requests\nwaiting", theme.ink), "batch": ("sequences\ndecoding", theme.ink),
-             "kv_use": ("cache\nin use", theme.tint("cache"))}  # fmt: skip
+    shown = {
+        "queue": ("requests\nwaiting", theme.ink),
+        "batch": ("sequences\ndecoding", theme.ink),
+        "kv_use": ("cache\nin use", theme.tint("cache")),
+    }
     replicas = list(rows.groupby("replica"))
     for panel, (column, (title, color)) in zip(panels, shown.items(), strict=True):
         for number, (replica, part) in enumerate(replicas):
             tint = color if len(replicas) == 1 else theme.series[number] if len(replicas) <= _FEW else color
-            panel.plot(part["time_s"], part[column], color=tint, lw=0.9, alpha=1.0 if len(replicas) <= _FEW else 0.4,
-                       drawstyle="steps-post", gid=f"{column} {replica:g}", label=f"replica {replica:g}")  # fmt: skip
+            panel.plot(
+                part["time_s"],
+                part[column],
+                color=tint,
+                lw=0.9,
+                alpha=1.0 if len(replicas) <= _FEW else 0.4,
+                drawstyle="steps-post",
+                gid=f"{column} {replica:g}",
+                label=f"replica {replica:g}",
+            )
         panel.set_ylabel(title)
         panel.set_ylim(0, max(float(rows[column].max()) * 1.08 if len(rows) else 1.0, 1e-9) or 1.0)
         panel.yaxis.set_major_locator(MaxNLocator(4, integer=column != "kv_use"))
@@ -74,16 +88,22 @@ def timeline(outcome: Outcome, theme: style.Theme) -> style.Picture:
     if 1 < len(replicas) <= _FEW:
         panels[0].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     peak = {name: float(rows[name].max()) if len(rows) else 0.0 for name in shown}
-    words = (f"{outcome.duration_s:.3g} s of {outcome.model} on {outcome.gpu}: at most {peak['queue']:.0f} requests "
-             f"wait, {peak['batch']:.0f} sequences decode, the cache is at {100 * peak['kv_use']:.0f} %.")  # fmt: skip
+    words = (
+        f"{outcome.duration_s:.3g} s of {outcome.model} on {outcome.gpu}: at most {peak['queue']:.0f} requests "
+        f"wait, {peak['batch']:.0f} sequences decode, the cache is at {100 * peak['kv_use']:.0f} %."
+    )
     return style.Picture("timeline", frame.title, words, figure, theme)
 
 
 _SLOPES = {"TTFT": ("ttft", "s"), "TPOT": ("tpot", "o"), "throughput": ("throughput", "^")}
 _LOWER = ("ttft", "tpot", "cost", "energy")
 _SEEN = 0.005  # of a change: less is not drawn
-_NAMES = {"cost": "cost of a token", "tpot": "time per output token", "ttft": "time to first token",
-          "throughput": "throughput of a GPU"}  # fmt: skip
+_NAMES = {
+    "cost": "cost of a token",
+    "tpot": "time per output token",
+    "ttft": "time to first token",
+    "throughput": "throughput of a GPU",
+}
 
 
 def elasticities(levers: Levers, theme: style.Theme) -> style.Picture:
@@ -122,10 +142,26 @@ def moves(levers: Levers, theme: style.Theme) -> style.Picture:
     for place, (move, ratio) in enumerate(tried):
         color, hollow = theme.tint("activations") if (ratio < 1.0) is lower else theme.soft, levers.weaker(move)
         axes.plot([1.0, ratio], [place, place], color=color, lw=1.4, ls=":" if hollow else "-")
-        axes.plot([ratio], [place], ls="", marker="o", ms=5.5, color=color, gid=f"move {move.move}",
-                  markerfacecolor=theme.paper if hollow else color)  # fmt: skip
-        axes.annotate(_percent(ratio - 1.0), (ratio, place), (-6 if ratio < 1.0 else 6, 0), va="center", fontsize=6.5,
-                      textcoords="offset points", ha="right" if ratio < 1.0 else "left", color=theme.soft)  # fmt: skip
+        axes.plot(
+            [ratio],
+            [place],
+            ls="",
+            marker="o",
+            ms=5.5,
+            color=color,
+            gid=f"move {move.move}",
+            markerfacecolor=theme.paper if hollow else color,
+        )
+        axes.annotate(
+            _percent(ratio - 1.0),
+            (ratio, place),
+            (-6 if ratio < 1.0 else 6, 0),
+            va="center",
+            fontsize=6.5,
+            textcoords="offset points",
+            ha="right" if ratio < 1.0 else "left",
+            color=theme.soft,
+        )
     axes.set_xscale("log")
     axes.axvline(1.0, color=theme.soft, lw=0.8)
     style.label_ticks(axes.yaxis, [move.move for move, _ in tried])
@@ -161,8 +197,15 @@ def hours(answer: PlanAnswer | OverTime, theme: style.Theme) -> style.Picture:
         "The fleet by the hour", f"{made.deployment}, {made.profile}", f"rooflinekit {__version__}", theme
     )
     figure, (fleet, load) = frame.panels(7.2, 3.6, 2, ncols=1, height_ratios=[2, 1])
-    fleet.stairs([row.gpus for row in rows], ends, fill=True, color=theme.tint("weights"), alpha=0.6, gid="gpus",
-                 label="by the hour")  # fmt: skip
+    fleet.stairs(
+        [row.gpus for row in rows],
+        ends,
+        fill=True,
+        color=theme.tint("weights"),
+        alpha=0.6,
+        gid="gpus",
+        label="by the hour",
+    )
     peak = max(row.gpus for row in rows)
     fleet.axhline(peak, color=theme.ink, lw=1.0, ls="--", label="for the peak")
     load.stairs([row.rate for row in rows], ends, color=theme.ink, gid="rate", baseline=None)
@@ -188,14 +231,19 @@ def hit_rate(found: TraceAnswer, theme: style.Theme) -> style.Picture:
     first = panels[0]
     sizes, shares = zip(*found.curve, strict=True)
     first.plot(sizes, [100 * share for share in shares], color=theme.ink, gid="hit rate")
-    first.set(xscale="log", ylim=(0, max(100 * found.hit_rate * 1.15, 1.0)), xlabel="cache of one replica [tokens]",
-              ylabel="prompt tokens found [%]")  # fmt: skip
+    first.set(
+        xscale="log",
+        ylim=(0, max(100 * found.hit_rate * 1.15, 1.0)),
+        xlabel="cache of one replica [tokens]",
+        ylabel="prompt tokens found [%]",
+    )
     style.decades(first.xaxis, style.scale_text)
     for number, each in enumerate(found.memories):
         color = theme.series[number % len(theme.series)]
         first.plot(each.tokens, 100 * each.hit_rate, marker="o", ms=6, color=color, ls="", gid=each.memory)
-    for panel, key, title in zip(panels[1:], ("ttft_ms", "usd_per_million"), ("mean TTFT [ms]", "USD a million tokens"),
-                                 strict=False):  # fmt: skip
+    for panel, key, title in zip(
+        panels[1:], ("ttft_ms", "usd_per_million"), ("mean TTFT [ms]", "USD a million tokens"), strict=False
+    ):
         values = [getattr(each, key) for each in found.memories]
         panel.bar(range(len(values)), [value or 0.0 for value in values], color=theme.series[: len(values)], gid=key)
         for at, value in enumerate(values):
@@ -206,8 +254,10 @@ def hit_rate(found: TraceAnswer, theme: style.Theme) -> style.Picture:
         )
         panel.set_ylabel(title)
         panel.margins(y=0.15)
-    names = [labels.Label(each.memory, each.tokens, 100 * each.hit_rate, theme.series[number % len(theme.series)])
-             for number, each in enumerate(found.memories)]  # fmt: skip
+    names = [
+        labels.Label(each.memory, each.tokens, 100 * each.hit_rate, theme.series[number % len(theme.series)])
+        for number, each in enumerate(found.memories)
+    ]
     labels.place(first, names)
     parts = [
         f"{each.memory} {format_count(each.tokens)} tokens, {percent(each.hit_rate, 1)}" for each in found.memories

@@ -15,9 +15,11 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 from matplotlib.transforms import Affine2D, Bbox
 
-_AROUND = tuple((dx, dy) for far in (7, 14, 20, 26, 36, 50, 66, 90) for dx, dy in (
-    (far, 0), (-far, 0), (0, far), (0, -far), (far, far), (-far, far), (far, -far), (-far, -far)
-))  # fmt: skip
+_AROUND = tuple(
+    (dx, dy)
+    for far in (7, 14, 20, 26, 36, 50, 66, 90)
+    for dx, dy in ((far, 0), (-far, 0), (0, far), (0, -far), (far, far), (-far, far), (far, -far), (-far, -far))
+)
 
 
 _FAR = 20  # points: from here on a line leads to the words
@@ -108,17 +110,27 @@ def along(axes: Axes, label: Label, other: tuple[float, float]) -> None:
     _settled(axes)
     (x0, y0), (x1, y1) = axes.transData.transform([(label.x, label.y), other])
     angle = math.degrees(math.atan2(y1 - y0, x1 - x0))
-    starts = [replace(label, x=label.x * (other[0] / label.x) ** share, y=label.y * (other[1] / label.y) ** share)
-              for share in _SHARES]  # fmt: skip
+    starts = [
+        replace(label, x=label.x * (other[0] / label.x) ** share, y=label.y * (other[1] / label.y) ** share)
+        for share in _SHARES
+    ]
     free = next((start for start in starts if not _covers(axes, start, angle)), label)
     _turned(axes, free, angle)
 
 
 def _turned(axes: Axes, label: Label, angle: float) -> Annotation:
     return axes.annotate(
-        label.text, (label.x, label.y), (-2, 3), textcoords="offset points", rotation=angle, rotation_mode="anchor",
-        fontsize=label.size, color=label.color, va="bottom", ha="left",
-    )  # fmt: skip
+        label.text,
+        (label.x, label.y),
+        (-2, 3),
+        textcoords="offset points",
+        rotation=angle,
+        rotation_mode="anchor",
+        fontsize=label.size,
+        color=label.color,
+        va="bottom",
+        ha="left",
+    )
 
 
 def _covers(axes: Axes, label: Label, angle: float) -> bool:
@@ -171,10 +183,16 @@ def end_labels(axes: Axes, labels: Sequence[Label]) -> None:
         moved = (abs(height - own) > _MOVED or behind > _MOVED) and bool(label.lead)
         thin = {"arrowstyle": "-", "lw": 0.6, "color": label.lead, "shrinkA": 0.0, "shrinkB": 2.0}
         axes.annotate(
-            label.text, (label.x, label.y), (far + behind, height - own), textcoords="offset points",
-            va="center", fontsize=label.size, color=label.color, annotation_clip=False,
+            label.text,
+            (label.x, label.y),
+            (far + behind, height - own),
+            textcoords="offset points",
+            va="center",
+            fontsize=label.size,
+            color=label.color,
+            annotation_clip=False,
             arrowprops=thin | {"relpos": (0.0, 0.5)} if moved else None,
-        )  # fmt: skip
+        )
 
 
 def _apart(heights: Sequence[float], gap: float, span: tuple[float, float]) -> list[float]:

@@ -56,8 +56,13 @@ def lanes(answer: Estimate, theme: Theme) -> Picture:
     marks = {name: 1e3 * found.quantile("ttft", share) for name, share in (("P50", 0.5), ("P95", 0.95))}
     for name, value in marks.items():
         beside.axvline(value, color=theme.ink, lw=1.0, ls="--" if name == "P95" else "-", gid=name)
-        beside.annotate(f" {name} {ms(value)}", (value, 0.97 if name == "P50" else 0.88),
-                        xycoords=("data", "axes fraction"), fontsize=6.5, color=theme.ink)  # fmt: skip
+        beside.annotate(
+            f" {name} {ms(value)}",
+            (value, 0.97 if name == "P50" else 0.88),
+            xycoords=("data", "axes fraction"),
+            fontsize=6.5,
+            color=theme.ink,
+        )
     beside.set(xlabel="time to first token [ms]", yticks=[])
     words = (
         f"{len(middle)} requests of {answer.model} on {answer.gpu} over time, and the times to first token of "
@@ -82,8 +87,14 @@ def over_load(answer: Estimate, theme: Theme) -> Picture:
     for axes, metric, goal in ((first, "ttft", asked.ttft), (token, "tpot", asked.tpot)):
         for name, share, dashes in (("P50", 0.5, "-"), ("P95", 0.95, "--")):
             values = [1e3 * each.quantile(metric, share) for each in plays]
-            axes.plot(loads, values, color=theme.tint("prefill" if metric == "ttft" else "decode"), ls=dashes,
-                      label=name, gid=f"{metric} {name}")  # fmt: skip
+            axes.plot(
+                loads,
+                values,
+                color=theme.tint("prefill" if metric == "ttft" else "decode"),
+                ls=dashes,
+                label=name,
+                gid=f"{metric} {name}",
+            )
         if goal is not None:
             axes.axhline(1e3 * goal, color=theme.soft, lw=0.8, gid=f"objective {metric}")
         axes.set(ylabel=f"{metric.upper()} [ms]", xlabel=across, ylim=(0.0, None))
@@ -93,8 +104,10 @@ def over_load(answer: Estimate, theme: Theme) -> Picture:
     _areas(parts, loads, plays, theme)
     parts.set(ylabel="parts of TPOT [ms]", xlabel=across)
     _marked(parts, here, None if curve.closed else curve.full, theme)
-    ends = f"at {three(loads[-1])} {across} P95 is {ms(1e3 * plays[-1].quantile('ttft', 0.95))} and " \
-           f"{ms(1e3 * plays[-1].quantile('tpot', 0.95))}"  # fmt: skip
+    ends = (
+        f"at {three(loads[-1])} {across} P95 is {ms(1e3 * plays[-1].quantile('ttft', 0.95))} and "
+        f"{ms(1e3 * plays[-1].quantile('tpot', 0.95))}"
+    )
     knee = "" if curve.closed else f"; more than {three(curve.full)}/s cannot be served"
     words = f"TTFT and TPOT of {answer.model} on {answer.gpu} over the load: {ends}{knee}."
     return Picture("over-load", frame.title, words, figure, theme)
@@ -104,8 +117,13 @@ def _areas(axes: Axes, loads: list[float], plays: list[LoadPlay], theme: Theme) 
     every = [load_result(each).tpot_parts_ms for each in plays]
     names = [part for part in TOKEN if any(each.get(part, 0.0) > 0.0 for each in every)]
     colors = [theme.tint(TOKEN[part].tint) for part in names]
-    axes.stackplot(loads, [[each.get(part, 0.0) for each in every] for part in names], colors=colors,
-                   labels=[TOKEN[part].name for part in names], lw=0)  # fmt: skip
+    axes.stackplot(
+        loads,
+        [[each.get(part, 0.0) for each in every] for part in names],
+        colors=colors,
+        labels=[TOKEN[part].name for part in names],
+        lw=0,
+    )
     axes.set_ylim(0.0, None)
     axes.legend(loc="upper left", fontsize=6.0, reverse=True)
 

@@ -48,16 +48,27 @@ def _whole(axes: Axes, found: Request, theme: Theme) -> None:
     axes.barh(0, found.ttft, color=theme.tint("prefill"), height=0.8, gid="first token")
     axes.barh(0, rest, left=found.ttft, color=theme.tint("decode"), height=0.8, gid="tokens")
     for since, until in found.others_spans:
-        axes.barh(0, rest * (until - since), left=found.ttft + rest * since, color=theme.tint("prefill"), height=0.8,
-                  lw=0, gid="prompts of others")  # fmt: skip
+        axes.barh(
+            0,
+            rest * (until - since),
+            left=found.ttft + rest * since,
+            color=theme.tint("prefill"),
+            height=0.8,
+            lw=0,
+            gid="prompts of others",
+        )
     _dressed(axes, found.e2e)
     axes.set_xlabel("")
 
 
 def _bar(  # noqa: PLR0913, PLR0917 - a bar with its names, and the line across it
-    axes: Axes, parts: Mapping[str, float], names: Mapping[str, TimePart], title: str, theme: Theme,
+    axes: Axes,
+    parts: Mapping[str, float],
+    names: Mapping[str, TimePart],
+    title: str,
+    theme: Theme,
     bound: float | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """One bar in its parts, named above it; times stand beside the line of the bound."""
     whole, left, handles = sum(parts.values()), 0.0, []
     for part, (tint, _, name) in names.items():

@@ -67,11 +67,18 @@ class Roofs:
 def points(estimate: Estimate) -> list[KernelPoint]:
     """Kernels that do arithmetic and take at least half a percent of their step's time, largest first."""
     found = [
-        KernelPoint(name, kernel.name, kernel.intensity, kernel.flops / kernel.time_us * 1e6,
-              kernel.time_us / 1e3 / step.time_ms, quantity_of(kernel))
-        for name, step in _steps(estimate) for kernel in step.kernels
+        KernelPoint(
+            name,
+            kernel.name,
+            kernel.intensity,
+            kernel.flops / kernel.time_us * 1e6,
+            kernel.time_us / 1e3 / step.time_ms,
+            quantity_of(kernel),
+        )
+        for name, step in _steps(estimate)
+        for kernel in step.kernels
         if kernel.intensity and kernel.time_us > _SMALL * step.time_ms * 1e3
-    ]  # fmt: skip
+    ]
     return sorted(found, key=lambda point: -point.share)
 
 
@@ -123,8 +130,16 @@ def _draw_roofs(axes: Axes, roofs: Roofs, used: set[float], theme: Theme) -> Non
         strong, start = rate in used, rate / roofs.memory
         axes.plot([start, right], [rate, rate], color=ink if strong else soft, lw=1.4 if strong else 0.5, gid="peak")
         if strong or rate > top or not used & {rate}:
-            axes.annotate(f"{names} {format_rate(rate, 'FLOP/s')}", (right, rate), (3, 0), va="center", fontsize=6.5,
-                          textcoords="offset points", color=ink if strong else soft, annotation_clip=False)  # fmt: skip
+            axes.annotate(
+                f"{names} {format_rate(rate, 'FLOP/s')}",
+                (right, rate),
+                (3, 0),
+                va="center",
+                fontsize=6.5,
+                textcoords="offset points",
+                color=ink if strong else soft,
+                annotation_clip=False,
+            )
     highest = max(roofs.peaks.values())
     _slope(axes, "HBM", roofs.memory, top, color=ink, lw=1.4)
     if highest > top:
@@ -173,9 +188,11 @@ def _names(marks: Sequence[KernelPoint], theme: Theme) -> Iterator[Label]:
     while left:
         first = left[0]
         near = [
-            mark for mark in left if mark.step == first.step
+            mark
+            for mark in left
+            if mark.step == first.step
             and max(abs(math.log10(mark.intensity / first.intensity)), abs(math.log10(mark.rate / first.rate))) < _NEAR
-        ]  # fmt: skip
+        ]
         left = [mark for mark in left if mark not in near]
         others = f" and {len(near) - 2} more" if len(near) > 2 else ""
         words = ", ".join(mark.name for mark in near[:2]) + others
@@ -190,8 +207,11 @@ def _legend(axes: Axes, quantities: set[str], theme: Theme, whole: bool = True) 
     entries += [mark("*", theme.paper, "whole step", 9)] if whole else []
     if _sent(axes):
         entries += [mark("D", theme.tint("network"), "whole step, per byte sent", 5)]
-    entries += [mark("o", theme.tint(each), f"reads {name}" if each in BYTES else name)
-                for each, name in QUANTITIES.items() if each in quantities]  # fmt: skip
+    entries += [
+        mark("o", theme.tint(each), f"reads {name}" if each in BYTES else name)
+        for each, name in QUANTITIES.items()
+        if each in quantities
+    ]
     axes.legend(handles=entries, loc="lower left", bbox_to_anchor=(1.0, 0.0), fontsize=6.5, handletextpad=0.2,
                 title="area: share of the step", title_fontsize=6.5, labelspacing=0.35, alignment="left")  # fmt: skip
 
@@ -211,9 +231,12 @@ def energy_roofline(estimate: Estimate, theme: Theme) -> Picture:
     frame = headed("Energy roofline: joules of a FLOP", estimate, theme)
     figure, (axes,) = frame.panels(7.2, 4.6)
     marks = [
-        (point, kernel.energy_uj / 1e6 / kernel.flops) for name, step in _steps(estimate) for kernel in step.kernels
-        for point in points(estimate) if (point.step, point.name) == (name, kernel.name) and kernel.energy_uj
-    ]  # fmt: skip
+        (point, kernel.energy_uj / 1e6 / kernel.flops)
+        for name, step in _steps(estimate)
+        for kernel in step.kernels
+        for point in points(estimate)
+        if (point.step, point.name) == (name, kernel.name) and kernel.energy_uj
+    ]
     used = {kernel.dtype for _, step in _steps(estimate) for kernel in step.kernels if kernel.flops}
     intensities = np.geomspace(0.1, 1e4, 101)
     lines = {name: energy_line(estimate, name, intensities) for name in sorted(used)}
@@ -241,9 +264,10 @@ def energy_line(estimate: Estimate, dtype: str, intensity: Array) -> Array:
     each = next(known[name] for name in (f"flop.{unit}", "flop.bf16", "flop.fp16", "flop.fp32") if name in known)
     time = np.maximum(1.0 / roofs.peak(dtype), 1.0 / (intensity * roofs.memory))
     asked = (
-        arithmetic_energy(1.0, each, 0.0, 1.0) + traffic_energy(1.0 / intensity, known["memory"])
+        arithmetic_energy(1.0, each, 0.0, 1.0)
+        + traffic_energy(1.0 / intensity, known["memory"])
         + running_energy(known["active"], known["idle"], time, 0.0)
-    )  # fmt: skip
+    )
     limit = estimate.energy.limit_w if estimate.energy else math.inf
     return np.asarray(limited_energy(asked, known["held"], limit, time))
 

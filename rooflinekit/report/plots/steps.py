@@ -37,8 +37,11 @@ def time_spent(estimate: Estimate, theme: Theme) -> Picture:
         strip.set_title(f"{name}: {format_time(step.time_ms / 1e3)}, bound {format_time(step.bound_ms / 1e3)}")
         _kernel_bars(figure.add_subplot(grid[2, column]), step, theme)
         largest = max(step.kernels, key=lambda kernel: kernel.time_us)
-        shares = ", ".join(f"{STEP[part].name} {100 * time / step.time_ms:.0f} %"
-                           for part, time in step.time_parts_ms.items() if time >= 0.005 * step.time_ms)  # fmt: skip
+        shares = ", ".join(
+            f"{STEP[part].name} {100 * time / step.time_ms:.0f} %"
+            for part, time in step.time_parts_ms.items()
+            if time >= 0.005 * step.time_ms
+        )
         parts.append(f"{name}: {shares}; the largest kernel is {largest.name}.")
     _quantities_legend(figure, [step for _, step in steps], theme)
     words = f"Time of {estimate.model} on {estimate.gpu} in its parts. {' '.join(parts)}"
@@ -89,25 +92,57 @@ def _quantities_legend(figure: Figure, steps: Sequence[StepResult], theme: Theme
     shown = {STEP[part].tint for step in steps for part in step.time_parts_ms} | set(map(quantity_of, kernels))
     handles = [Patch(color=theme.tint(each), label=name) for each, name in QUANTITIES.items() if each in shown]
     limits = {each.bound for each in kernels}
-    handles += [Patch(facecolor=theme.grid, edgecolor=theme.soft, hatch=2 * hatch, label=f"{limit}-bound", lw=0)
-                for limit, hatch in HATCHES.items() if hatch and limit in limits]  # fmt: skip
-    figure.legend(handles=handles, loc="outside upper right", ncols=5, fontsize=6.5, handlelength=1.0,
-                  columnspacing=1.0, handletextpad=0.3)  # fmt: skip
+    handles += [
+        Patch(facecolor=theme.grid, edgecolor=theme.soft, hatch=2 * hatch, label=f"{limit}-bound", lw=0)
+        for limit, hatch in HATCHES.items()
+        if hatch and limit in limits
+    ]
+    figure.legend(
+        handles=handles,
+        loc="outside upper right",
+        ncols=5,
+        fontsize=6.5,
+        handlelength=1.0,
+        columnspacing=1.0,
+        handletextpad=0.3,
+    )
 
 
 def _bar(axes: Axes, place: int, kernel: KernelResult, theme: Theme) -> None:
     color, least = theme.tint(quantity_of(kernel)), min(kernel.bound_us, kernel.time_us)
     axes.barh(place, least / 1e3, color=color, gid=f"bound-{kernel.name}")
-    axes.barh(place, kernel.time_us / 1e3, facecolor="none", edgecolor=theme.paper, lw=0, hatch=HATCHES[kernel.bound],
-              gid=f"limit-{kernel.name}", zorder=3)  # fmt: skip
-    axes.barh(place, (kernel.time_us - least) / 1e3, left=least / 1e3, color=color, alpha=0.4, lw=0,
-              gid=f"above-{kernel.name}")  # fmt: skip
+    axes.barh(
+        place,
+        kernel.time_us / 1e3,
+        facecolor="none",
+        edgecolor=theme.paper,
+        lw=0,
+        hatch=HATCHES[kernel.bound],
+        gid=f"limit-{kernel.name}",
+        zorder=3,
+    )
+    axes.barh(
+        place,
+        (kernel.time_us - least) / 1e3,
+        left=least / 1e3,
+        color=color,
+        alpha=0.4,
+        lw=0,
+        gid=f"above-{kernel.name}",
+    )
     _time_label(axes, place, kernel.time_us, theme)
 
 
 def _time_label(axes: Axes, place: int, time_us: float, theme: Theme) -> None:
-    axes.annotate(format_time(time_us / 1e6), (time_us / 1e3, place), (3, 0), textcoords="offset points", va="center",
-                  fontsize=6.5, color=theme.soft)  # fmt: skip
+    axes.annotate(
+        format_time(time_us / 1e6),
+        (time_us / 1e3, place),
+        (3, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=6.5,
+        color=theme.soft,
+    )
 
 
 def bytes_by_class(step: StepResult) -> dict[str, float]:
@@ -178,8 +213,13 @@ def memory(estimate: Estimate, theme: Theme) -> Picture:
             box = {"facecolor": theme.paper, "edgecolor": "none", "pad": 1.5}
             words = f"free\n{format_bytes(free)}"
             axes.text((m.total_bytes + free / 2) / 1e9, 0, words, ha="center", va="center", fontsize=7, bbox=box)
-    axes.axvline(m.capacity_bytes / 1e9, color=theme.ink, lw=1.4, gid="capacity",
-                 path_effects=[withStroke(linewidth=3.4, foreground=theme.paper)])  # fmt: skip
+    axes.axvline(
+        m.capacity_bytes / 1e9,
+        color=theme.ink,
+        lw=1.4,
+        gid="capacity",
+        path_effects=[withStroke(linewidth=3.4, foreground=theme.paper)],
+    )
     side = "right" if m.capacity_bytes / 1e9 > end / 2 else "left"
     axes.text(m.capacity_bytes / 1e9, 0.42, f" capacity {format_bytes(m.capacity_bytes)} ", ha=side, fontsize=7)
     axes.set(xlim=(0, end * 1.03), ylim=(-0.45, 0.62), xlabel="memory [GB]", yticks=[])
@@ -191,5 +231,10 @@ def memory(estimate: Estimate, theme: Theme) -> Picture:
     verdict = f"room for batch {m.max_batch:,} at {length}" if m.fits else "DOES NOT FIT"
     axes.set_title(f"{shortened(frame.subject)}\n{format_bytes(m.total_bytes)} taken: {verdict}", pad=18)
     words = ", ".join(f"{QUANTITIES[kind]} {format_bytes(size)}" for kind, size in parts.items())
-    return Picture("memory", frame.title, f"Memory of {estimate.model} on {estimate.gpu}: {words}, of "
-                   f"{format_bytes(m.capacity_bytes)}; {verdict}.", figure, theme)  # fmt: skip
+    return Picture(
+        "memory",
+        frame.title,
+        f"Memory of {estimate.model} on {estimate.gpu}: {words}, of {format_bytes(m.capacity_bytes)}; {verdict}.",
+        figure,
+        theme,
+    )

@@ -36,10 +36,17 @@ _MOST = len(SERIES)  # lines that can be told apart
 _WIDE = 2.0  # of the largest over the least: beyond, an axis is logarithmic
 _CLEAR = 2  # lines up to which intervals and bounds can be told apart
 _LABELLED = 14  # points of a front with their words
-_UNITS = {"batch": "sequences in the batch", "concurrency": "users", "isl": "prompt length [tokens]",
-          "context": "context of the decode step [tokens]"}  # fmt: skip
-_TITLES = {"tpot_ms": "time per output token [ms]", "ttft_ms": "time to first token [ms]",
-           "output_tok_s_per_gpu": "output of one GPU [tok/s]"}  # fmt: skip
+_UNITS = {
+    "batch": "sequences in the batch",
+    "concurrency": "users",
+    "isl": "prompt length [tokens]",
+    "context": "context of the decode step [tokens]",
+}
+_TITLES = {
+    "tpot_ms": "time per output token [ms]",
+    "ttft_ms": "time to first token [ms]",
+    "output_tok_s_per_gpu": "output of one GPU [tok/s]",
+}
 
 
 @dataclass(frozen=True)
@@ -56,8 +63,11 @@ _COUNTS = {"batch": ("batch", "concurrency"), "context": ("isl", "context"), "lo
 
 def kinds_of(table: pd.DataFrame) -> list[str]:
     """Pictures of a table: one picture for each count that takes several values, and the front."""
-    kinds = [kind for kind, names in _COUNTS.items() if (kind == "load" or "tpot_ms" in table)
-             and any(0 < _lines(table, name) <= _MOST for name in names)]  # fmt: skip
+    kinds = [
+        kind
+        for kind, names in _COUNTS.items()
+        if (kind == "load" or "tpot_ms" in table) and any(0 < _lines(table, name) <= _MOST for name in names)
+    ]
     both = {"output_tok_s_per_user", "output_tok_s_per_gpu"} <= set(table.columns)
     if both and len(answered(table)) > 1:
         kinds.append("pareto")
@@ -264,9 +274,12 @@ def _description(lines: Sequence[SweepLine], axis: str, shown: Sequence[str]) ->
     parts = []
     for line in lines:
         known = {name: line.rows[name].dropna() for name in shown}
-        changes = ", ".join(f"{_TITLES[name].split(' [')[0]} goes from {values.iloc[0]:.3g} to {values.iloc[-1]:.3g} "
-                            f"{_TITLES[name].split('[')[1].rstrip(']')}" for name, values in known.items()
-                            if len(values))  # fmt: skip
+        changes = ", ".join(
+            f"{_TITLES[name].split(' [')[0]} goes from {values.iloc[0]:.3g} to {values.iloc[-1]:.3g} "
+            f"{_TITLES[name].split('[')[1].rstrip(']')}"
+            for name, values in known.items()
+            if len(values)
+        )
         parts.append(f"{line.label}{': ' if line.label else ''}{changes}")
     span = f"From {lines[0].rows[axis].iloc[0]:g} to {lines[0].rows[axis].iloc[-1]:g} ({_UNITS[axis]}): "
     return span + "; ".join(parts) + "."
@@ -295,19 +308,32 @@ def load_sweep(table: pd.DataFrame, theme: style.Theme) -> style.Picture:
         panel.set_xscale("log", base=2)
         style.powers_of_two(panel.xaxis, sorted({float(v) for line in lines for v in line.rows[axis]}), ",.4g")
         panel.set(xlabel=_ACROSS[axis], ylabel=_TIMES[time])
-        every = [values for line in lines for part in _parts(lines)
-                 if (values := _column(line.rows, time, part)) is not None]  # fmt: skip
+        every = [
+            values for line in lines for part in _parts(lines) if (values := _column(line.rows, time, part)) is not None
+        ]
         drawn = np.concatenate([values[values > 0.0] for values in every]) if every else np.array([])
         _scale(panel, drawn)
         if not len(drawn):
             panel.set_yticks([])
-            panel.annotate("no load can be sustained", (0.5, 0.5), xycoords="axes fraction", ha="center",
-                           bbox={"facecolor": panel.get_facecolor(), "edgecolor": "none"})  # fmt: skip
+            panel.annotate(
+                "no load can be sustained",
+                (0.5, 0.5),
+                xycoords="axes fraction",
+                ha="center",
+                bbox={"facecolor": panel.get_facecolor(), "edgecolor": "none"},
+            )
         goals = np.unique(pd.to_numeric(table[time], errors="coerce").dropna()) if time in table else np.array([])
         if len(goals) == 1 and goals[0] <= panel.get_ylim()[1]:  # all rows have the same objective
             panel.axhline(goals[0], color=theme.soft, lw=0.8, gid=f"objective {time}")
-            panel.annotate("objective", (0.0, goals[0]), (3, 2), xycoords=("axes fraction", "data"), fontsize=6.5,
-                           textcoords="offset points", color=theme.soft)  # fmt: skip
+            panel.annotate(
+                "objective",
+                (0.0, goals[0]),
+                (3, 2),
+                xycoords=("axes fraction", "data"),
+                fontsize=6.5,
+                textcoords="offset points",
+                color=theme.soft,
+            )
     ends = [end for panel in panels for end in panel.get_xlim()]
     for panel in panels:
         panel.set_xlim(min(ends), max(ends))
@@ -375,8 +401,14 @@ def _legend(figure: Figure, panels: Sequence[Axes], lines: Sequence[SweepLine], 
         found.append(Line2D([], [], color=theme.ink, ls="", marker="o", mfc="none", ms=4.5, label=words))
     long = sum(len(str(mark.get_label())) + _MARK for mark in found) > _LETTERS
     columns = 3 if long else len(found)
-    figure.legend(handles=found, loc="upper left", bbox_to_anchor=(0.005, 1.0 - _HEADING / _SIZE[1]), ncols=columns,
-                  columnspacing=1.4, handlelength=1.8)  # fmt: skip
+    figure.legend(
+        handles=found,
+        loc="upper left",
+        bbox_to_anchor=(0.005, 1.0 - _HEADING / _SIZE[1]),
+        ncols=columns,
+        columnspacing=1.4,
+        handlelength=1.8,
+    )
     room = 1.0 - (-(-len(found) // columns) * _LINE + 0.08) / _SIZE[1]
     figure.set_layout_engine(ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06, wspace=0.04, rect=(0.0, 0.0, 1.0, room)))
 
@@ -442,8 +474,10 @@ def pareto(table: pd.DataFrame, theme: style.Theme) -> style.Picture:
         own = fronts[kind]
         best = own[own.index.isin(front.index)]
         marked = own.iloc[:: -(-len(own) // _LABELLED)] if best.empty else best.iloc[:: -(-len(best) // _LABELLED)]
-        labels += [Label(f"{row[axis]:g}", float(row[x]), float(row[y]), theme.legible(color), 6.0)
-                   for _, row in marked.iterrows()]  # fmt: skip
+        labels += [
+            Label(f"{row[axis]:g}", float(row[x]), float(row[y]), theme.legible(color), 6.0)
+            for _, row in marked.iterrows()
+        ]
     place(axes, labels)
     words = f"{len(front)} of {len(rows)} rows are on the front of {_TITLES[y]} and speed of a user."
     return style.Picture("pareto", frame.title, words, figure, theme)
@@ -470,8 +504,15 @@ def interactivity_table(table: pd.DataFrame, theme: style.Theme) -> style.Pictur
             ratio = f"  x {cell / cells.iloc[0]:.2f}" if column and not np.isnan(cells.iloc[0]) else ""
             if cell == best:
                 axes.barh(row, 0.96, left=column - 0.48, height=0.9, color=color, lw=0, gid=f"best {speed:g}")
-            axes.text(column, row, f"{three(float(cell))}{ratio}", ha="center", va="center", fontsize=7,
-                      color=theme.on(color) if cell == best else theme.ink)  # fmt: skip
+            axes.text(
+                column,
+                row,
+                f"{three(float(cell))}{ratio}",
+                ha="center",
+                va="center",
+                fontsize=7,
+                color=theme.on(color) if cell == best else theme.ink,
+            )
     axes.set(xlim=(-0.5, len(names) - 0.5), ylim=(len(found) - 0.5, -0.5))
     axes.grid(visible=False)
     axes.xaxis.set_ticks_position("top")

@@ -180,10 +180,14 @@ def _loaded(offers: WorkbookOffers) -> dict[str, dict[str, float | str]]:
     for entry in offers.entries:
         ladder = offers.ladder(entry)
         found[entry.key] = {
-            "knee": ladder.knee, "places": float(ladder.places), "first": float(row),
-            "rungs": float(len(ladder.rungs)), "together": float(ladder.together),
-            "played": ladder.settings if ladder.rungs else "", "unplayed": ladder.reason,
-        }  # fmt: skip
+            "knee": ladder.knee,
+            "places": float(ladder.places),
+            "first": float(row),
+            "rungs": float(len(ladder.rungs)),
+            "together": float(ladder.together),
+            "played": ladder.settings if ladder.rungs else "",
+            "unplayed": ladder.reason,
+        }
         row += len(ladder.rungs)
     return found
 

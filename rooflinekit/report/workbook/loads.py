@@ -99,9 +99,15 @@ class LoadPiece(NamedTuple):
         budgets, limits = ((self.scenario[key],) if key in self.scenario else () for key in _SETTINGS)
         space = Space((self.gpu,), token_budgets=budgets, max_num_seqs=limits)
         return PlanQuestion(
-            self.model, self.demand, self.slo, space, Reserve(self.headroom), Tariff({}),
-            self.scenario.get("calibration"), self.confidence,
-        )  # fmt: skip
+            self.model,
+            self.demand,
+            self.slo,
+            space,
+            Reserve(self.headroom),
+            Tariff({}),
+            self.scenario.get("calibration"),
+            self.confidence,
+        )
 
 
 def play_ladders(pieces: Sequence[LoadPiece], workers: int = 1) -> Iterator[Ladder]:
@@ -140,9 +146,7 @@ def play_ladder(piece: LoadPiece) -> Ladder:
     law = plan.system.accelerator.power
     idle = 0.0 if law is None else float(plug_power(law.idle, law.host))
     none = rungs[0]._replace(rate=0.0, running=0.0, watts=idle)
-    return Ladder(
-        plays[0].knee, plays[0].places, (none, *rungs), "", part.working, together, part.replica.scenario
-    )  # fmt: skip
+    return Ladder(plays[0].knee, plays[0].places, (none, *rungs), "", part.working, together, part.replica.scenario)
 
 
 def _sure(bearer: Bearer, seen: Demand, load: float, deviations: float) -> list[tuple[float, float]]:

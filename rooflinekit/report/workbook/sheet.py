@@ -122,8 +122,14 @@ class Book:
     def of(cls, file: Workbook) -> Book:
         """All sheets, still empty."""
         looks = {name: file.add_format({"font_name": "Calibri", **style}) for name, style in TABLES["styles"].items()}
-        return cls(file, looks, {name: Sheet(name, file.add_worksheet(name, PlainWorksheet), looks).laid_out(says)
-                                 for name, says in TABLES["sheets"].items()})  # fmt: skip
+        return cls(
+            file,
+            looks,
+            {
+                name: Sheet(name, file.add_worksheet(name, PlainWorksheet), looks).laid_out(says)
+                for name, says in TABLES["sheets"].items()
+            },
+        )
 
     def sheet(self, name: str) -> Sheet:
         """The sheet of that name."""

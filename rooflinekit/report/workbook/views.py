@@ -67,8 +67,14 @@ def memory_chart(book: Book, sheet: Sheet, first: int, place: tuple[int, int]) -
     """Four rows of a sheet one on top of the other."""
     chart = book.file.add_chart({"type": "column", "subtype": "stacked"})
     for row in range(first, first + 4):
-        chart.add_series({"name": [sheet.name, row, 0], "values": [sheet.name, row, 1, row, 1], "gap": 60,
-                          "categories": [sheet.name, first + 4, 0, first + 4, 0]})  # fmt: skip
+        chart.add_series(
+            {
+                "name": [sheet.name, row, 0],
+                "values": [sheet.name, row, 1, row, 1],
+                "gap": 60,
+                "categories": [sheet.name, first + 4, 0, first + 4, 0],
+            }
+        )
     chart.set_title({"name": "Memory of one GPU [GB]", "name_font": {"size": 12}})
     chart.set_y_axis({"num_format": "#,##0", "major_gridlines": _GRID})
     chart.set_legend({"position": "right"})
@@ -125,8 +131,14 @@ def write_results(book: Book, calculation: Calculation, point: PointResults) -> 
     first = lines.row
     for name, label, note in TABLES["memory"]:
         value = point[f"memory.{name}_bytes"] / _GB
-        lines.add(f"{name.removeprefix('kv_') if name == 'kv_pool' else name}_gb", label, shown(offered, value), "GB",
-                  "two", note)  # fmt: skip
+        lines.add(
+            f"{name.removeprefix('kv_') if name == 'kv_pool' else name}_gb",
+            label,
+            shown(offered, value),
+            "GB",
+            "two",
+            note,
+        )
     note = "at this input and output length"
     lines.add("max_batch", "Largest batch", shown(offered, point["memory.max_batch"]), "sequences", "whole", note)
     memory_chart(book, sheet, first, (lines.row + 1, 0))
@@ -146,8 +158,11 @@ def write_sweep(
     """One row a point (batch, output length, results); the first column has been filled in with what varies."""
     sheet = book.sheet(name)
     varied = "batch" if name == "Batch sweep" else "input length [tokens]"
-    times = [(f"{time}.{end}", f"{time.upper()}{label} [ms]") for time in ("ttft", "tpot")
-             for end, label in (("expected", ""), ("low", " low"), ("high", " high"), ("bound", " bound"))]  # fmt: skip
+    times = [
+        (f"{time}.{end}", f"{time.upper()}{label} [ms]")
+        for time in ("ttft", "tpot")
+        for end, label in (("expected", ""), ("low", " low"), ("high", " high"), ("bound", " bound"))
+    ]
     titles = ("output [token/s]", "of a user [token/s]", "memory needed [GB]", "capacity [GB]")
     sheet.heads(HEAD, (varied, "memory", *(title for _, title in times), *titles), (1,))
     for row, (batch, osl, point) in enumerate(points, HEAD + 1):

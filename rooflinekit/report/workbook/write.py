@@ -84,7 +84,7 @@ def fleet_status(calculation: Calculation) -> Cell:
 
 def write_fleet(
     book: Book, calculation: Calculation, curve: Curve, headrooms: Sequence[float], planned: Planned
-) -> ServedCells:  # fmt: skip
+) -> ServedCells:
     """Replicas for the peak, how busy they are, what users meet; and the same for other headrooms."""
     sheet = book.sheet("Fleet")
     inputs, lines, gpus, load = calculation.inputs, Lines(book, sheet), calculation.gpus, curve.load
@@ -109,8 +109,10 @@ def write_fleet(
     replicas = lines.add("replicas", "Replicas", fleet.replicas(inputs["headroom"]), "", "whole")
     runs = known(replicas)
     all_gpus = lines.add("gpus", "GPUs", shown(runs, replicas * gpus), "", "whole")
-    many = [joined(count, when(count.equals(1.0), f" {each}", f" {each}s"))
-            for count, each in ((all_gpus, "GPU"), (replicas, "replica"))]  # fmt: skip
+    many = [
+        joined(count, when(count.equals(1.0), f" {each}", f" {each}s"))
+        for count, each in ((all_gpus, "GPU"), (replicas, "replica"))
+    ]
     spelled = joined(many[0], " (", many[1], " of ", gpus, ")")
     lines.add("spelled", "GPUs in words", shown(runs, spelled), "", "words")
     lines.add("utilisation", "Utilisation at the peak", shown(runs, peak / replicas / knee), "of the knee", "share")

@@ -133,8 +133,10 @@ def _is_shipped(accelerator: Accelerator) -> bool:
 
 def _alike(accelerator: Accelerator, name: str) -> bool:
     """True if the peaks in 16 bit are alike: one chip with another memory, link or power."""
-    peaks = [max((each.peak(dtype) for dtype in (Dtype.BF16, Dtype.FP16) if each.supports(dtype)), default=0.0)
-             for each in (accelerator, load_accelerator(name).value)]  # fmt: skip
+    peaks = [
+        max((each.peak(dtype) for dtype in (Dtype.BF16, Dtype.FP16) if each.supports(dtype)), default=0.0)
+        for each in (accelerator, load_accelerator(name).value)
+    ]
     return min(peaks) > (1.0 - _ALIKE) * max(peaks)
 
 

@@ -38,9 +38,12 @@ FORM = "physical-1"
 _MOST_DIGITS = 4  # of a logarithm in percent, with its sign: a factor of 22,000
 _PERCENT = re.compile(r"[-\d\s]+")
 _ABSENT: dict[type[TimeForm], dict[str, Any]] = {
-    PlainTime: {"row": [0, 0]}, GemmTime: {"stacked": 1, "partial": [0, 0]}, DecodeTime: {"rows": 64},
-    PrefillTime: {"packed": 0}, SparseTime: {"scan": [0, 0], "foreign": [0, 0], "single": 0},
-}  # fmt: skip
+    PlainTime: {"row": [0, 0]},
+    GemmTime: {"stacked": 1, "partial": [0, 0]},
+    DecodeTime: {"rows": 64},
+    PrefillTime: {"packed": 0},
+    SparseTime: {"scan": [0, 0], "foreign": [0, 0], "single": 0},
+}
 """Terms that files of before they were known lack."""
 
 _LATER: dict[Family, TimeForm] = {"sparse_attention": SparseTime(), "exchange": ExchangeTime()}
@@ -272,9 +275,16 @@ def _family(listed: FileSection, key: str, accelerator: str) -> FamilyFit:
     if len(interval.width) != len(interval.edges) + 1 or min(interval.width) < 1.0:
         section.refuse("interval", "needs one width of at least 1 more than edges")
     about = FamilyFit(
-        kind(), {}, (), None, Regimes(interval.axis, interval.edges, interval.width), int(fit.rows), fit.error,
-        str(fit.source), stepless=fit.correction is None and 0 < fit.rows < _STEPS_FROM,
-    )  # fmt: skip
+        kind(),
+        {},
+        (),
+        None,
+        Regimes(interval.axis, interval.edges, interval.width),
+        int(fit.rows),
+        fit.error,
+        str(fit.source),
+        stepless=fit.correction is None and 0 < fit.rows < _STEPS_FROM,
+    )
     return _formed(about, section, fit)
 
 

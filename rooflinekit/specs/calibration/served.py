@@ -106,9 +106,16 @@ def read_served(path: Path, data: Mapping[str, Any]) -> ServedCosts:
     errors.expect((), tuple(costs.spread))
     hashes = (*file.earlier, *(each.sha256 for each in file.files))
     return ServedCosts(
-        file.accelerator, file.engine, file.since, costs, {key: _error(errors, key) for key in errors.data},
-        provenance, file.shipped, hashes, _loads(section, file.loads),
-    )  # fmt: skip
+        file.accelerator,
+        file.engine,
+        file.since,
+        costs,
+        {key: _error(errors, key) for key in errors.data},
+        provenance,
+        file.shipped,
+        hashes,
+        _loads(section, file.loads),
+    )
 
 
 def _loads(section: FileSection, listed: Sequence[ServedLoad]) -> dict[tuple[str, int], tuple[OwnLoad, ...]]:

@@ -134,8 +134,10 @@ class Reading:
             parts = {"mamba": ("mamba",), "linear_attention": ("mamba",), "hybrid": ("attention", "mamba")}
             types = keys.entries("layers_block_type", keys.size("depth"), tuple(parts), required=True)
             self.blocks = tuple(part for kind in types for part in parts[kind])
-            warnings.append(f"{types.count('hybrid')} layers, listed as two each, take turns with "
-                            f"{keys.size('num_mem_blocks', 1)} of attention, whose weights count once")  # fmt: skip
+            warnings.append(
+                f"{types.count('hybrid')} layers, listed as two each, take turns with "
+                f"{keys.size('num_mem_blocks', 1)} of attention, whose weights count once"
+            )
         if family.attends == "encoder":  # self-attention, then attention to the encoder with the block
             if keys.config.get("is_encoder_decoder") is False:
                 keys.refuse(
@@ -149,8 +151,9 @@ class Reading:
                 lacks = " or ".join(keys.names["encoder_depth"])
                 raise SpecError(f"{keys.origin}: {called} is an encoder-decoder, and {lacks} is missing")
             self.blocks = ("attention", "cross_attention") * pairs
-            warnings.append(f"{pairs} decoder layers, each with attention to itself and to the encoder, are listed as "
-                            f"{2 * pairs}")  # fmt: skip
+            warnings.append(
+                f"{pairs} decoder layers, each with attention to itself and to the encoder, are listed as {2 * pairs}"
+            )
         if family.attends == "shortcut":
             self.blocks = ("attention", "attention", "moe") * (depth := keys.size("depth"))
             warnings.append(f"{depth} layers, each of two with attention and one of experts, are listed as {3 * depth}")

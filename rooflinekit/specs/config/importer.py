@@ -264,8 +264,10 @@ def _layers(r: Reading) -> tuple[nets.Layer, ...]:
     bypass, token_width = r.number(family.bypass, 0), r.number(family.token_width, 0)
     sums = [(1 + layer // block, layer % block == 0) if block else (0, False) for layer in range(r.depth)]
     once = r.keys.size("num_mem_blocks", 1) if family.attends == "common" else 0  # blocks that layers take in turn
-    uses = [r.blocks[: layer + 1].count("attention") if once and r.blocks[layer] == "attention" else 0
-            for layer in range(r.depth)]  # fmt: skip
+    uses = [
+        r.blocks[: layer + 1].count("attention") if once and r.blocks[layer] == "attention" else 0
+        for layer in range(r.depth)
+    ]
     common = [(bool(use), use > once) for use in uses]
     parts = list(zip(mixers(r), feed_forwards(r), common, sums, strict=True))
     kinds: dict[tuple[nets.Mixer | None, nets.FeedForward | None, tuple[bool, bool], tuple[int, bool]], nets.Layer] = {}

@@ -410,9 +410,15 @@ def _gemma4(r: Reading) -> tuple[nets.Mixer, ...]:
     dim = keys.size("global_head_dim", local.head_dim if stated else 512)  # of the class
     r.check_multiple(local.heads, "attention heads", kv_heads, "global ones")
     wide = replace(
-        local, window=None, kv_heads=kv_heads, head_dim=dim, v_head_dim=dim, q_norm=dim, k_norm=dim,
+        local,
+        window=None,
+        kv_heads=kv_heads,
+        head_dim=dim,
+        v_head_dim=dim,
+        q_norm=dim,
+        k_norm=dim,
         keys_are_values=merged,
-    )  # fmt: skip
+    )
     return tuple(local if kind == "sliding_attention" else wide for kind in types)
 
 

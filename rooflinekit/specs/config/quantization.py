@@ -388,8 +388,9 @@ def _integers(keys: Keys, row: Mapping[str, Any]) -> _Scheme:
         inner = inner.child(name)
     if outer and not inner.config:  # HQQ: the modules that are quantised, one by one
         named_ones = {name: keys.child(outer).child(name).child(last) for name in keys.child(outer).config}
-        return _Scheme([(Patterns([name], keys.origin), _by_row(one, row)) for name, one in named_ones.items()],
-                       _skipped(keys))  # fmt: skip
+        return _Scheme(
+            [(Patterns([name], keys.origin), _by_row(one, row)) for name, one in named_ones.items()], _skipped(keys)
+        )
     narrowed = [name for name in row.get("narrowed", "").split() if keys.child("quant_config").has(name)]
     row = {**row, "scale": 16 - 8 * len(narrowed)}
     usual, head, whole = _by_row(inner, row), _said(keys, row.get("head_bits")), bool(row.get("whole"))
