@@ -17,8 +17,8 @@ _ORDER = {
     name: place
     for place, name in enumerate(
         _LETTER.findall(
-            "B S past T cached Nc N cells seen allkeys keys copies A touched E k H Hk Hv I K G Hi Rq R n r e dk dv d Ds "
-            "Rt di best t allpairs pairs F Fe Fs Dl De D V positions ep dp cp tp"
+            "B S past T cached Nc N cells seen allkeys keys copies A touched E k H Hk Hv I K G Hi Rq R n r e dk dv d "
+            "Ds Rt di best t allpairs pairs F Fe Fs Dl De D V positions ep dp cp tp"
         )
     )
 }
