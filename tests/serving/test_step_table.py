@@ -441,7 +441,8 @@ def test_a_table_of_more_sequences_and_tokens_gives_the_bits_of_a_smaller_one(op
     few, many = (build_table(plan, most, 8192, width, budget) for most, budget in ((48, 8192), (300, 20_000)))
     draw = np.random.default_rng(0)
     for _ in range(60):
-        decodes, chunks = int(draw.integers(0, 49)), [(int(draw.integers(1, 500)), 64)] * int(draw.integers(0, 49))
+        decodes, count = (int(each) for each in draw.integers(0, 49, 2))
+        chunks = [(int(draw.integers(1, 8192 // (count + 1))), 64)] * count
         step = decodes, decodes * 700, chunks, len(chunks)
         if decodes or chunks:
             assert few.step(*step) == replace(many, budget=8192).step(*step), step
