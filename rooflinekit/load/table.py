@@ -40,6 +40,7 @@ from rooflinekit.model.types.engine import EngineSettings
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.model.types.kernel import ExchangeShape, Kernel
 from rooflinekit.model.types.late import np
+from rooflinekit.model.types.model import LatentAttention
 from rooflinekit.model.vision import OfImages
 
 if TYPE_CHECKING:
@@ -61,8 +62,9 @@ _EACH, _TILE = 2048, 64  # up to here worked out one by one; rows of a tile, or 
 _RATIO = 1.045  # of neighbouring contexts, and of chunk lengths
 _SHORT = 8  # tokens of the prompt beside which decoding sequences are worked out
 _CHUNKS = [2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0, 128.0, 192.0, 256.0]
-_COARSE = 1.07  # of neighbouring mean lengths of several chunks
+_COARSE = 1.1  # of neighbouring mean lengths of several chunks
 _SAME = 1e-3  # of a step, below which several chunks add up
+_QUERIES, _TILED = 128, 1025  # queries of a tile, and up to where one more shows in the time
 _FINE = 32  # contexts and chunk lengths up to here stand one by one
 
 
@@ -318,8 +320,13 @@ def _built(plan: Plan, *size: int) -> StepTable:
 
 
 def _contexts(plan: Plan, most: int, ratio: float = _RATIO, fine: float = _FINE) -> list[float]:
-    """The grid of contexts; where chunked attention starts anew, the last context of a chunk and the next one too."""
+    """The grid of contexts; where chunked attention starts anew, the last context of a chunk and the next one too.
+
+    Latent attention computes prompts in tiles of queries: the last tokens of the first few tiles, and the next ones.
+    """
     grid = {0.0, *_grid(float(most), ratio=ratio, fine=fine)}
+    if any(isinstance(layer.mixer, LatentAttention) for layer in plan.model.layer_counts):
+        grid.update(float(end + after) for end in range(_QUERIES, min(_TILED, most), _QUERIES) for after in (0, 1))
     for size in {getattr(layer.mixer, "chunk", None) or most for layer in plan.model.layer_counts}:
         ends = range(size, most, size)
         grid.update(float(end + after) for end in ends for after in (0, 1))

@@ -288,14 +288,14 @@ SAMPLE = [
 @pytest.mark.parametrize("option", SAMPLE)
 def test_the_table_is_the_step_for_an_option_of_every_kind(option):
     worst = worst_errors(*planned(*OPTIONS[option]), 12)
-    assert all(abs(error) < 0.006 for error in worst.values()), worst
+    assert all(abs(error) < 0.005 for error in worst.values()), worst
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("option", OPTIONS)
 def test_the_table_is_the_step_for_every_option(option):
     worst = worst_errors(*planned(*OPTIONS[option]), 60)
-    assert all(abs(error) < 0.006 for error in worst.values()), worst
+    assert all(abs(error) < 0.005 for error in worst.values()), worst
 
 
 def test_the_table_starts_anew_where_chunked_attention_does():
@@ -446,3 +446,15 @@ def test_a_table_of_more_sequences_and_tokens_gives_the_bits_of_a_smaller_one(op
         step = decodes, decodes * 700, chunks, len(chunks)
         if decodes or chunks:
             assert few.step(*step) == replace(many, budget=8192).step(*step), step
+
+
+@pytest.mark.parametrize("option", ["latent-dp", "two-batch", "vllm"])
+@pytest.mark.parametrize("chunks", [1, 8])
+def test_prompts_of_whole_tiles_are_read_as_they_are_timed(option, chunks):
+    """One token more takes one tile of queries more: 256 tokens were read 1.5 % too slow, and 257 too fast."""
+    plan, width = planned(*OPTIONS[option])
+    table, dp = build_table(plan, 64, 4096, width, 8192), plan.deployment.dp
+    new = np.array([128.0, 129.0, 256.0, 257.0, 512.0, 513.0, 1024.0])
+    exact = plan.time(Batch(Sequences(float(chunks), new, 0.0, 1.0))).expected
+    found = [table.step(0, 0, [(int(size), 0)] * chunks * dp, chunks * dp) for size in new]
+    assert found == pytest.approx(exact, rel=0.005)
