@@ -319,17 +319,21 @@ def _built(plan: Plan, *size: int) -> StepTable:
     return with_halves(whole, plan) if plan.deployment.two_batch else whole
 
 
-def _contexts(plan: Plan, most: int, ratio: float = _RATIO, fine: float = _FINE) -> list[float]:
-    """The grid of contexts; where chunked attention starts anew, the last context of a chunk and the next one too.
+def context_edges(plan: Plan) -> list[tuple[int, int | None]]:
+    """Lengths at whose multiples the time of attention has a step, and up to which length (None: to the last).
 
-    Latent attention computes prompts in tiles of queries: the last tokens of the first few tiles, and the next ones.
+    Chunked attention starts anew; latent attention computes prompts in tiles of queries, the first few of which show.
     """
+    latent = any(isinstance(layer.mixer, LatentAttention) for layer in plan.model.layer_counts)
+    chunks = {size for layer in plan.model.layer_counts if (size := getattr(layer.mixer, "chunk", None))}
+    return [*((size, None) for size in sorted(chunks)), *([(_QUERIES, _TILED)] if latent else [])]
+
+
+def _contexts(plan: Plan, most: int, ratio: float = _RATIO, fine: float = _FINE) -> list[float]:
+    """The grid of contexts; the last length before a step and the next one stand in it."""
     grid = {0.0, *_grid(float(most), ratio=ratio, fine=fine)}
-    if any(isinstance(layer.mixer, LatentAttention) for layer in plan.model.layer_counts):
-        grid.update(float(end + after) for end in range(_QUERIES, min(_TILED, most), _QUERIES) for after in (0, 1))
-    for size in {getattr(layer.mixer, "chunk", None) or most for layer in plan.model.layer_counts}:
-        ends = range(size, most, size)
-        grid.update(float(end + after) for end in ends for after in (0, 1))
+    for size, last in context_edges(plan):
+        grid.update(float(end + after) for end in range(size, min(last or most, most), size) for after in (0, 1))
     return sorted(grid)
 
 

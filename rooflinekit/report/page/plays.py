@@ -17,7 +17,7 @@ from rooflinekit.load.answer import POOL_ERROR, AskedLoad
 from rooflinekit.load.lengths import Length, LogNormal, Longer
 from rooflinekit.load.policies import rules_of
 from rooflinekit.load.scene import Scheduler, front_end_of, limits_of
-from rooflinekit.load.table import _Halves, _Parts
+from rooflinekit.load.table import _Halves, _Parts, context_edges
 from rooflinekit.model.kernels.operation import Operation
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.roofline import StepTime
@@ -238,7 +238,7 @@ def _scene(predictor: Predictor, splits: Sequence[Split]) -> dict[str, Any]:
         "most": -(-rules.max_num_seqs // (rules.engines * plan.lanes)),
         "step_tokens": int(plan.token_budget),
         "admitted": rules.max_model_len,
-        "anew": sorted({size for layer in plan.model.layer_counts if (size := getattr(layer.mixer, "chunk", None))}),
+        "edges": context_edges(plan),
         "front": [front.time(0), plan.costs.token if settings.front_end == "http" else 0.0],
         "images": plan.image_tokens,
         "errors": [

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 from rooflinekit.estimation.results import time_by_cause
+from rooflinekit.load.table import one_step
 from rooflinekit.model.capacity import Memory, MemoryModel
 from rooflinekit.model.graph import Pool, Symbol, trace
 from rooflinekit.model.graph.javascript import Instance, Library, array, call
@@ -169,7 +170,7 @@ class Program:
 
         tables = [
             {
-                name: piece(plain if plan.lanes == 1 else replace(plain, plan=of), name, *each)
+                name: piece(replace(plain, plan=one_step(plan if plan.lanes == 1 else of)), name, *each)
                 for name, each in split.pieces.items()
             }
             for of, split in splits
