@@ -34,7 +34,7 @@ def calibrate(files: list[str], *, to: CommandOutput, **served: Any) -> int:
         return _fit([Path(name) for name in names], to, served)
 
 
-def _fit(paths: list[Path], to: CommandOutput, served: dict[str, Any]) -> int:
+def _fit(paths: list[Path], to: CommandOutput, served: dict[str, object]) -> int:
     """Calibrate on kernels or on benchmarks, whichever the files hold."""
     from rooflinekit.evidence.measured import is_benchmark
 
@@ -61,7 +61,7 @@ def _of_steps(path: Path) -> bool:
     return bool(found.of(ENGINE_STEP)) and not any(map(found.of, OPERATIONS))
 
 
-def _from_benchmarks(files: list[Path], to: CommandOutput, said: dict[str, Any]) -> int:
+def _from_benchmarks(files: list[Path], to: CommandOutput, said: dict[str, object]) -> int:
     from rooflinekit.evidence.benchmark_runs import Given
     from rooflinekit.evidence.engine_fit import fit_engine
     from rooflinekit.report.answers import document_of

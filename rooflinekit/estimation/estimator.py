@@ -118,7 +118,7 @@ def estimate(
     return answer(ask(model, gpu, scenario), bool(scenario.get("allow_oom")))
 
 
-def ask(model: str | PathLike[str], gpu: str | PathLike[str], scenario: Mapping[str, Any]) -> Question:
+def ask(model: str | PathLike[str], gpu: str | PathLike[str], scenario: Mapping[str, object]) -> Question:
     """Read names and keywords as `estimate` does, all but allow_oom; raises what it raises for them."""
     given = read(Scenario, scenario)
     choice = Speculation.read(part_of(given, SPECULATION_KEYS))
@@ -348,7 +348,7 @@ def _with_served_costs(
     return replace(engine, costs=costs, loaded=loaded, provenance=(*memory, *served.provenance)), []
 
 
-def refuse_static(given: Mapping[str, Any], deployment: Deployment) -> None:
+def refuse_static(given: Mapping[str, object], deployment: Deployment) -> None:
     """Raise InputError if keywords beside a load describe a static batch, or what is known of one alone."""
     refuse_groups(deployment, "a static batch, not under load", "ffn_gpus")
     for key in ("batch", "context", "cached"):

@@ -250,13 +250,13 @@ class OptionRow:
             case _:
                 return value
 
-    def _count(self, name: str, value: Any) -> int:
+    def _count(self, name: str, value: object) -> int:
         count = whole_number(value, name, 1 if self.least is None else int(self.least))
         if count > self.most:
             raise WorkloadError(f"{name} must be at most {self.most:,.12g}, not {count:,}")
         return count
 
-    def _counts(self, name: str, value: Any) -> Any:
+    def _counts(self, name: str, value: object) -> Any:
         listed = value if isinstance(value, (list, tuple)) else [value]
         if len(listed) > _MOST_LISTED:
             raise WorkloadError(f"{name} lists {len(listed):,} values; give at most {_MOST_LISTED}")
@@ -264,7 +264,7 @@ class OptionRow:
             self._count(name, each)
         return value
 
-    def _read_pairs(self, name: str, value: Any) -> dict[str, float]:
+    def _read_pairs(self, name: str, value: object) -> dict[str, float]:
         if not isinstance(value, str):
             raise WorkloadError(f"{name} must be written like h100-sxm=16, not {value!r}")
         try:
@@ -272,7 +272,7 @@ class OptionRow:
         except ValueError as error:
             raise WorkloadError(f"{name}: {error}") from None
 
-    def _choice(self, name: str, value: Any) -> str:
+    def _choice(self, name: str, value: object) -> str:
         """One of the words that a shell completes; capitals and underscores do not matter."""
         known = {_plain(each): each for each in self.complete}
         if _plain(str(value)) not in known:
@@ -281,7 +281,7 @@ class OptionRow:
             raise UnknownNameError(called, str(value), self.complete, more)
         return known[_plain(str(value))]
 
-    def _number(self, name: str, value: Any) -> float:
+    def _number(self, name: str, value: object) -> float:
         least = 0.0 if self.least is None else self.least
         return real_number(value, name, least, self.most, self.above, self.help)
 
@@ -323,7 +323,7 @@ def _kind(type_: Any) -> str:
 
 
 @cache
-def _aliases(table: Any) -> dict[str, str]:
+def _aliases(table: object) -> dict[str, str]:
     known = options_of(table)
     return {old: name for name, option in known.items() for old in option.also if old not in known}
 
@@ -344,7 +344,7 @@ def read(table: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def number_of(name: str, value: Any) -> float:
+def number_of(name: str, value: object) -> float:
     """A share that may be text. Raises WorkloadError for anything else."""
     try:
         number = quantity(value, "share") if isinstance(value, str) else value

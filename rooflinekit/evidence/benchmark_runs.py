@@ -365,7 +365,7 @@ def known_facts(source: str, read: RunFacts, given: RunFacts, needed: Sequence[s
     return replace(known, engine=known.engine or str(_USUAL["engine"]), tp=known.tp or 1)
 
 
-def resolve_facts(facts: RunFacts, given: Given, stated: Mapping[str, Any] | None = None) -> Resolved:
+def resolve_facts(facts: RunFacts, given: Given, stated: Mapping[str, object] | None = None) -> Resolved:
     """Model, accelerator and deployment of a run; stated: what its file says of formats, limits and degrees."""
     name = str(facts.model)
     if given.facts.model is None:  # a server may call its model whatever it likes

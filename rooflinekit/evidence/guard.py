@@ -122,7 +122,7 @@ def _benchmarks(path: Path) -> dict[str, Any] | None:
     return dict(data)
 
 
-def _pytest_benchmark(source: str, data: Mapping[str, Any]) -> Iterator[BenchmarkValue]:
+def _pytest_benchmark(source: str, data: Mapping[str, object]) -> Iterator[BenchmarkValue]:
     """The median of the rounds [s], and their spread from the quartiles; `params` and `extra_info` are columns."""
     for own in Fields(source, data).entries("benchmarks"):
         stats = own.inside("stats")
@@ -136,7 +136,7 @@ def _pytest_benchmark(source: str, data: Mapping[str, Any]) -> Iterator[Benchmar
         yield BenchmarkValue(name, value, spread=spread, columns=columns)
 
 
-def _nvbench(source: str, data: Mapping[str, Any]) -> Iterator[BenchmarkValue]:
+def _nvbench(source: str, data: Mapping[str, object]) -> Iterator[BenchmarkValue]:
     """Mean GPU time of isolated launches [s] of every state, and nvbench's noise of it; axes are columns."""
     report = Fields(source, data)
     devices = {each.data.get("id"): each.data.get("name") for each in report.entries("devices")}
@@ -210,7 +210,7 @@ def _served_readings(run: MeasuredRun) -> Iterator[BenchmarkValue]:
         yield BenchmarkValue(f"{said}: {_REQUESTS}", run.request_s, rate=True, run=run, metric="request_s")
 
 
-def _named(first: str, cells: Mapping[str, Any]) -> str:
+def _named(first: str, cells: Mapping[str, object]) -> str:
     """A name and what tells it apart.
 
     >>> _named("gemm", {"m": 16.0, "dtype": "bf16"})
@@ -478,7 +478,7 @@ def _kernels(
 ) -> list[tuple[BenchmarkValue, _Predicted]]:
     """The rows that say which kernel they are, each with its prediction."""
     usual = {"gpu": given.facts.gpu, "engine": given.facts.engine or "vllm"}
-    by_operation: dict[str, list[dict[str, Any]]] = {}
+    by_operation: dict[str, list[dict[str, object]]] = {}
     for place, row in enumerate(rows):
         cells = {key.lower(): cell for key, cell in row.columns.items()}
         cells |= {key: cell for key, cell in usual.items() if cell is not None and not cells.get(key)}

@@ -284,7 +284,7 @@ def _aiperf_csv(source: str, text: str) -> MeasuredRun:
     return _aiperf(source, "aiperf", blocks)
 
 
-def _aiperf(source: str, tool: str, data: Mapping[str, Any]) -> MeasuredRun:
+def _aiperf(source: str, tool: str, data: Mapping[str, object]) -> MeasuredRun:
     """Map an export.
 
     Its `inter_token_latency` is (request latency − TTFT) / (output tokens − 1) of a request: our TPOT. Single gaps are

@@ -155,7 +155,7 @@ def _plain(text: str) -> float:
     return float(text.rstrip("kK").replace(",", "")) * (1024.0 if thousands else 1.0)
 
 
-def _run(source: str, how: How, record: Mapping[str, Any]) -> Iterator[MeasuredRun]:
+def _run(source: str, how: How, record: Mapping[str, object]) -> Iterator[MeasuredRun]:
     if any(name.startswith(_MEASURED) for name in record):
         yield measurement_of(Fields(source, record), how)
 

@@ -203,7 +203,7 @@ def _option(name: str) -> str:
     return _FACT_WORDS.get(name, f"--{name.replace('_', '-')}")
 
 
-def _said(value: Any) -> str:
+def _said(value: object) -> str:
     if value is None:
         return "its default"
     return f"{value:g}" if isinstance(value, float) else str(value)

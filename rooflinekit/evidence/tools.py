@@ -104,7 +104,7 @@ def _holds(data: Mapping[str, Any], names: list[str]) -> bool:
     return any(name in data or name in data["config"] for name in names)
 
 
-def mapped(source: str, tool: str, data: Mapping[str, Any], told: Mapping[str, Any]) -> Fields:
+def mapped(source: str, tool: str, data: Mapping[str, object], told: Mapping[str, object]) -> Fields:
     """Quantities of a result whose places the table has; told: those that its reader made out by itself."""
     places = _tables()["mapped"][tool] | {name: (name,) for name in told}
     return Fields(source, {**data, **told}, places)
@@ -167,7 +167,7 @@ def measurement_of(fields: Fields, how: How, notes: Sequence[str] = ()) -> Measu
     )
 
 
-def _true(value: Any) -> bool:
+def _true(value: object) -> bool:
     return str(value).lower() in ("true", "1", "yes")
 
 
@@ -272,7 +272,7 @@ def _llama_bench(fields: Fields) -> MeasuredRun:
 
 
 def llama_run(
-    source: str, tokens: tuple[int, int, int], rate: float, facts: RunFacts, deployment: Mapping[str, Any]
+    source: str, tokens: tuple[int, int, int], rate: float, facts: RunFacts, deployment: Mapping[str, object]
 ) -> MeasuredRun:
     """One test of llama-bench: tokens of prompt, answer and context before them, at so many a second.
 

@@ -213,7 +213,7 @@ def _changed(run: MeasuredRun, given: Given, option: str, value: Any) -> tuple[M
     return run, replace(given, deployment={**given.deployment, option: value})
 
 
-def _changes(posed: Posed, given: Given, own: Mapping[str, Any]) -> Iterator[Change]:
+def _changes(posed: Posed, given: Given, own: Mapping[str, object]) -> Iterator[Change]:
     stated, known = dict(posed.run.deployment), dict[str, Any]()
     for option, was, values in _alternatives(posed, given):
         known[option] = was
@@ -242,7 +242,7 @@ def _price(option: str, was: Any, value: Any, said: str) -> float:
     return _PRICES[said] + _RARE.get(option, 0.0) + _DOUBLING * doublings
 
 
-def _said_by(option: str, facts: RunFacts, given: Given, stated: Mapping[str, Any]) -> str:
+def _said_by(option: str, facts: RunFacts, given: Given, stated: Mapping[str, object]) -> str:
     if getattr(given.facts, option, None) is not None and option != "cv":
         return "you"
     if option in given.deployment or (option == "replicas" and given.replicas):

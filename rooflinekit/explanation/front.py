@@ -109,7 +109,7 @@ def explain(
 
 
 def make_case(
-    model: str | PathLike[str], gpu: str | PathLike[str], scenario: Mapping[str, Any], anyway: bool = False
+    model: str | PathLike[str], gpu: str | PathLike[str], scenario: Mapping[str, object], anyway: bool = False
 ) -> Case:
     """Ask and answer; `anyway`: even if it does not fit in memory. Raises what `estimate` raises."""
     allow_oom = bool(scenario.get("allow_oom")) or anyway

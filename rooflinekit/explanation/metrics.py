@@ -60,7 +60,7 @@ class Leaves:
 
     def told(self, thing: D, source: Callable[[str], str], spread: Mapping[str, float] | None = None) -> D:
         """Make a leaf for every number whose field has a name; a 0 is no leaf."""
-        changed: dict[str, Any] = {}
+        changed: dict[str, object] = {}
         for entry in fields(thing):  # type: ignore[arg-type]
             value, quantity = getattr(thing, entry.name), entry.metadata.get("quantity")
             if isinstance(value, (int, float)) and quantity and value:
@@ -375,7 +375,7 @@ class Metric(NamedTuple):
     loaded: bool = False
 
 
-def _of_static(name: str, static: Callable[[Traced], Any], t: Traced) -> Any:
+def _of_static(name: str, static: Callable[[Traced], object], t: Traced) -> Any:
     """The number of the played load, or of the static batch."""
     return static(t) if t.case.played is None else getattr(t.load, name)
 

@@ -107,7 +107,7 @@ class Deployed:
         return cls(str(model), resolved, setup, isl, osl)
 
     @classmethod
-    def planned(cls, plan: str | PathLike[str] | Mapping[str, Any], candidate: int | None = None) -> Deployed:
+    def planned(cls, plan: str | PathLike[str] | Mapping[str, object], candidate: int | None = None) -> Deployed:
         """The best candidate of what `rooflinekit plan --format json` wrote, or one by its number from 1.
 
         Raises InputError (and its kinds) for another file, and for a fleet of several kinds of server.

@@ -48,7 +48,7 @@ def manifest(launch: Launch, target: str) -> str:
 class _Dumper(yaml.SafeDumper):
     """Texts of several lines as blocks; nothing by reference."""
 
-    def ignore_aliases(self, data: Any) -> bool:
+    def ignore_aliases(self, data: object) -> bool:
         return True
 
 

@@ -152,7 +152,7 @@ class CompletionRequest:
             raise RefusedError(400, "stream_options is an object", "stream_options")
         self.counted, self.counting = bool(options.get("include_usage")), bool(options.get("continuous_usage_stats"))
         told = body.get("prompt")
-        texts: list[Any] = [conversation(body.get("messages"))] if chat else [told]
+        texts: list[object] = [conversation(body.get("messages"))] if chat else [told]
         if not chat and isinstance(told, list) and told and not isinstance(told[0], int):
             texts = told
         self.prompts = [Prompt.of(each) for each in texts]
@@ -170,7 +170,7 @@ class CompletionRequest:
             raise RefusedError(400, "priority is a whole number", "priority")
 
     @staticmethod
-    def _count(body: Mapping[str, Any], name: str, usual: Any) -> Any:
+    def _count(body: Mapping[str, object], name: str, usual: object) -> Any:
         value = body.get(name)
         if value is None:
             return usual

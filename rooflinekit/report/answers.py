@@ -23,7 +23,7 @@ _FOLDED = ("Estimate", "Walk")  # whose sections a notebook opens one by one
 _SHOWN: dict[str, dict[str, Any]] = {"Derivation": {"depth": 4}, "Estimate": {"kernels": True}}  # in a notebook
 
 
-def _writer(answer: Any, what: str) -> Any:
+def _writer(answer: object, what: str) -> Any:
     """The function that makes this of an answer, its module imported now; None where there is none of its own."""
     name, room = type(answer).__name__, type(answer).__module__.split(".")[1]
     if name not in WRITTEN:
@@ -46,7 +46,7 @@ def rows_of(answer: Any) -> Sequence[dict[str, Any]]:
     return rows
 
 
-def text_of(answer: Any) -> str:
+def text_of(answer: object) -> str:
     """An answer as the command line prints it.
 
     >>> import rooflinekit as rk
@@ -56,7 +56,7 @@ def text_of(answer: Any) -> str:
     return plain_text(document_of(answer))
 
 
-def html_of(answer: Any) -> str:
+def html_of(answer: object) -> str:
     """An answer as a piece of HTML that stands by itself, every word escaped. Colours are those of the notebook.
 
     >>> import rooflinekit as rk

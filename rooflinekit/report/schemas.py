@@ -107,7 +107,7 @@ def _rows(name: str) -> dict[str, Any]:
     return {**_TABLE["types"]["Asked"], **split, **{f.name: "count?" for f in fields(EngineSettings)}, **row}
 
 
-def _entries(row: Mapping[str, Any]) -> dict[str, Any]:
+def _entries(row: Mapping[str, object]) -> dict[str, Any]:
     """The types of the keys of a row."""
     found: dict[str, Any] = {}
     for keys, said in row.items():
@@ -162,7 +162,7 @@ class Answers(GenerateJsonSchema):
     def _of(self, kind: Any) -> Schema:
         return self.generate_inner(TypeAdapter(kind).core_schema)
 
-    def field_title_should_be_set(self, schema: Any) -> bool:
+    def field_title_should_be_set(self, schema: object) -> bool:
         """No titles: they would repeat the keys."""
         return False
 
@@ -196,7 +196,7 @@ def served(tool: str, kind: Any = None, generator: type[Answers] = Answers) -> S
     return made
 
 
-def _schema(command: str, kind: Any, description: str) -> Schema:
+def _schema(command: str, kind: object, description: str) -> Schema:
     """The schema of a command's JSON (draft 2020-12).
 
     >>> SCHEMAS["estimate"]()["properties"]["tpot_ms"]

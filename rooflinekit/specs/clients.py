@@ -202,7 +202,7 @@ class _ClientFile(FileLayout):
     clients: tuple[Client, ...]
 
 
-def client_of(source_key: str, facts: Mapping[str, Any] | None = None) -> Client:
+def client_of(source_key: str, facts: Mapping[str, object] | None = None) -> Client:
     """The client of a source, that of this deployment (see `Conditions`); the usual one where nothing is known of it.
 
     >>> client_of("infx870").requests, client_of("a-blog").servers

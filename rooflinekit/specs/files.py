@@ -173,7 +173,7 @@ def _mapping(path: Path, data: object) -> dict[str, Any]:
     return data
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, Any]:
     seen: dict[str, Any] = {}
     for key, value in pairs:
         if key in seen:
@@ -214,7 +214,7 @@ class _StrictLoader(_FastLoader):
         """The value of a file."""
         return self._value(node, {})
 
-    def _value(self, node: yaml.Node, made: dict[object, Any]) -> Any:
+    def _value(self, node: yaml.Node, made: dict[object, object]) -> Any:
         if node.tag == _TEXT:
             return node.value
         key = (node.tag, node.value) if isinstance(node, yaml.ScalarNode) else id(node)
@@ -222,7 +222,7 @@ class _StrictLoader(_FastLoader):
             made[key] = self._make(node, made)
         return made[key]
 
-    def _make(self, node: yaml.Node, made: dict[object, Any]) -> Any:
+    def _make(self, node: yaml.Node, made: dict[object, object]) -> Any:
         if node.tag == _LIST:
             return [self._value(item, made) for item in node.value]
         if node.tag != _MAPPING:

@@ -269,7 +269,7 @@ def _read_system(path: Path) -> tuple[_SystemFile, tuple[Provenance, ...]]:
     return file, tuple(_provenance(root, file))
 
 
-def _provenance(root: FileSection, file: Any) -> Iterator[Provenance]:
+def _provenance(root: FileSection, file: object) -> Iterator[Provenance]:
     """Origin of each number of the cited sections, in the order of their types."""
     for part, cited in vars(file).items():
         if not isinstance(cited, _Cited):

@@ -264,7 +264,7 @@ def _from_library(path: Path, stored: str = "") -> Loaded[Model]:
     return Loaded(model, loaded.warnings)
 
 
-def claimed_name(config: Mapping[str, Any], path: Path) -> str | None:
+def claimed_name(config: Mapping[str, object], path: Path) -> str | None:
     """Whose config it says to be: by its entry in the Hugging Face cache, else by `_name_or_path`.
 
     >>> claimed_name({"_name_or_path": "/home/me/Llama-3.1-70B/"}, Path("config.json"))

@@ -287,7 +287,7 @@ def safetensors_bytes(path: Path) -> int:
     return sum(stop - begin for _, begin, stop in places)
 
 
-def _pairs(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _pairs(path: Path, pairs: list[tuple[str, object]]) -> dict[str, Any]:
     """A JSON object, unless a key stands twice in it."""
     _check_once(path, "entry", (key for key, _ in pairs))
     return dict(pairs)

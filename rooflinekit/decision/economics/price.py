@@ -221,7 +221,7 @@ def hourly_price(accelerator: Accelerator, price: object = None) -> HourlyPrice:
 
 
 def read_price(
-    accelerator: Accelerator, given: Mapping[str, Any], watts: float | None
+    accelerator: Accelerator, given: Mapping[str, object], watts: float | None
 ) -> tuple[HourlyPrice, tuple[str, ...]]:
     """Read the `PRICE_KEYS` of a scenario; without any, the quote in the accelerator's file. Notes on prices besides.
 

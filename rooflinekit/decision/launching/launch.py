@@ -644,7 +644,7 @@ def launch(  # noqa: PLR0913 - the front door: keywords that each say one thing
     return Launch(servers, _front_ends(servers), tuple(dict.fromkeys(notes)), tuple(warnings))
 
 
-def parts_of_plan(plan: str | PathLike[str] | Mapping[str, Any], candidate: int | None = None) -> list[ServerPart]:
+def parts_of_plan(plan: str | PathLike[str] | Mapping[str, object], candidate: int | None = None) -> list[ServerPart]:
     """The kinds of server of a plan's best candidate, or of one by its number from 1."""
     return list(_parts(*_candidate(plan, candidate)))
 
@@ -670,7 +670,7 @@ def _candidate(plan: str | PathLike[str] | Mapping[str, Any], number: int | None
     return chosen, data.get("traffic")
 
 
-def _planned(candidate: Mapping[str, Any]) -> str | None:
+def _planned(candidate: Mapping[str, object]) -> str | None:
     """Prediction of the plan for the candidate as a whole; None if it does not say."""
     table = candidate.get("predicted")
     times = [table.get(f"{name}_ms") if isinstance(table, Mapping) else None for name in ("ttft", "tpot")]
@@ -686,7 +686,7 @@ def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _parts(candidate: Mapping[str, Any], traffic: object = None) -> Iterator[ServerPart]:
+def _parts(candidate: Mapping[str, object], traffic: object = None) -> Iterator[ServerPart]:
     """The kinds of server of a candidate; lengths and load that their scenarios leave out are those of the traffic."""
     fleet = candidate.get("fleet")
     members = [candidate] if fleet is None else fleet
@@ -710,7 +710,7 @@ def _parts(candidate: Mapping[str, Any], traffic: object = None) -> Iterator[Ser
 
 
 def _asked(
-    traffic: Mapping[str, Any], entry: Mapping[str, Any], role: str, scenario: Mapping[str, Any]
+    traffic: Mapping[str, object], entry: Mapping[str, object], role: str, scenario: Mapping[str, object]
 ) -> dict[str, Any]:
     """Lengths, and the load of one replica for a server of both prefill and decode that has no prefix cached."""
     numbers = {key: value for key, value in traffic.items() if _is_number(value)}

@@ -434,7 +434,7 @@ def _traced(trace: Trace, given: dict[str, Any], peak: float, slo: Sequence[Obje
     return Demand(rate, None, peak * top, isl, osl, window.gap_cv, trace, span, speed)
 
 
-def _parsed(value: Any) -> Length:
+def _parsed(value: object) -> Length:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise WorkloadError(f"a length must be tokens or a distribution, not {value!r}")
     return parse_length(str(value))
@@ -627,7 +627,7 @@ def _csv_rows(path: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _class(name: str, row: Mapping[str, Any], usual: str | Sequence[str]) -> TrafficClass:
+def _class(name: str, row: Mapping[str, object], usual: str | Sequence[str]) -> TrafficClass:
     known = options_of(RequestClass)
     said = read(RequestClass, {key: known[key].of_cell(value) if key in known else value for key, value in row.items()})
     isl, osl = (

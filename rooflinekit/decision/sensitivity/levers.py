@@ -528,7 +528,7 @@ def _listed(given: object, name: str) -> tuple[str, ...]:
 
 
 def _priced(
-    predictor: Predictor, given: dict[str, Any], work: Workload
+    predictor: Predictor, given: dict[str, object], work: Workload
 ) -> tuple[HourlyPrice | None, dict[str, float | None], list[str]]:
     """The present hour and that of every accelerator to try, like for like, and what to say about them."""
     own, asked = predictor.plan.system.accelerator, _accelerators(given.get("gpus"))

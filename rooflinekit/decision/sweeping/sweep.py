@@ -346,14 +346,14 @@ def _values(name: str, given: Any) -> tuple[Any, ...]:
     return tuple(_cell(value) for value in values)
 
 
-def _cell(value: Any) -> Any:
+def _cell(value: object) -> Any:
     """A path as text; a list within a list (acceptance by place) as the text that tables have."""
     if isinstance(value, PathLike):
         return str(value)
     return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else value
 
 
-def _column(values: tuple[Any, ...]) -> Any:
+def _column(values: tuple[object, ...]) -> Any:
     """Values of one kind; numbers beside texts become texts, which are read as numbers again."""
     mixed = len({isinstance(value, str) for value in values if value is not None}) > 1
     return pd.Series([None if value is None else str(value) for value in values] if mixed else list(values)).array

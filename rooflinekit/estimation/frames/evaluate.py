@@ -237,7 +237,7 @@ class Resolutions:
         return found
 
 
-def _resolve(fixed: dict[str, Any]) -> Resolved:
+def _resolve(fixed: dict[str, object]) -> Resolved:
     if "model" not in fixed:
         raise InputError("model is empty")
     given = {key: _OPTIONS[key].of_cell(cell) if key in _OPTIONS else cell for key, cell in fixed.items()}

@@ -110,7 +110,7 @@ def _layer(rows: pd.DataFrame, stated: dict[str, Any], system: System, calibrati
     return added(kernels, parse_dtype(str(rows["dtype"].iloc[0])), phase, system, calibration)
 
 
-def _whole(name: str, stated: dict[str, Any]) -> tuple[int, Mixer]:
+def _whole(name: str, stated: dict[str, object]) -> tuple[int, Mixer]:
     """Residual width, and the layer of a model of these dimensions, as its indexer is used."""
     own = table_of(__file__).get(name)
     if own:
@@ -300,7 +300,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
     return (line for _, line in json_lines(path, takewhile(lambda line: line.endswith("\n"), lines)))
 
 
-def _check_types(where: str, line: Mapping[str, Any], known: Mapping[str, type]) -> None:
+def _check_types(where: str, line: Mapping[str, object], known: Mapping[str, type]) -> None:
     for name, kind in known.items():
         if not isinstance(line.get(name), kind):
             raise SpecError(f"{where}: {name} = {line.get(name)!r} is not a {kind.__name__}")
@@ -322,7 +322,7 @@ def _check_row(where: str, row: Mapping[str, Any]) -> None:
         _check_step(where, row)
 
 
-def _check_step(where: str, row: Mapping[str, Any]) -> None:
+def _check_step(where: str, row: Mapping[str, object]) -> None:
     _check_types(where, row, {"model": str, "mode": str, "dtype": str, "phase": str})
     if row["phase"] not in ("prefill", "decode"):
         raise SpecError(f"{where}: phase {row['phase']!r} is not one of prefill, decode")

@@ -73,7 +73,7 @@ class Lettered(float):
     def __rsub__(self, other: float) -> Any:
         return -self + other
 
-    def __mul__(self, other: Any) -> Any:
+    def __mul__(self, other: object) -> Any:
         if not isinstance(other, (int, float)):
             return NotImplemented
         return Lettered.made(float(self) * float(other), _multiplied(self.terms, _terms(other)))

@@ -180,7 +180,7 @@ class WalkScene:
         keys = self.letter("T", phase.past + phase.new, "keys of a sequence, the new ones included")
         return self._batched(keys / ranks)
 
-    def _batched(self, tokens: Any) -> tuple[Any, ...]:
+    def _batched(self, tokens: object) -> tuple[Any, ...]:
         return (tokens,) if self.prompts.count == 1 else (self.sequences.sequences, tokens)
 
     def scores(self, *heads: Any) -> tuple[Any, ...]:
@@ -269,7 +269,7 @@ def _values(value: Any) -> dict[str, Any]:
 class _Other:
     """Something, but for some of what it says."""
 
-    def __init__(self, of: Any, **other: Any) -> None:
+    def __init__(self, of: object, **other: object) -> None:
         self.of, self.__dict__ = of, {**self.__dict__, "of": of, **other}
 
     def __getattr__(self, name: str) -> Any:

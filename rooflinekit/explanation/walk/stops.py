@@ -101,7 +101,7 @@ def _said(on: WalkScene, block: Any, op: Operation) -> Stops:
         yield on.view("concatenate heads", "heads side by side", on.out("x", op.batch * op.n))
 
 
-def _does(op: Any, kernel: Kernel) -> str:
+def _does(op: object, kernel: Kernel) -> str:
     """Effect of a launch without words of its own, by its kind."""
     if kernel.family == "gemm":
         return "x·weightᵀ + bias" if getattr(op, "bias", False) else "x·weightᵀ"
@@ -110,7 +110,7 @@ def _does(op: Any, kernel: Kernel) -> str:
     return kernel.family.replace("_", " ")
 
 
-def _note(on: WalkScene, block: Any, op: Any) -> str:
+def _note(on: WalkScene, block: Any, op: object) -> str:
     """Note on the model or its split."""
     sharded = on.plan.deployment.tp > 1
     match getattr(op, "name", ""):
@@ -127,7 +127,7 @@ def _note(on: WalkScene, block: Any, op: Any) -> str:
     return ""
 
 
-def _collective(on: WalkScene, block: Any, op: Collective) -> Stop:
+def _collective(on: WalkScene, block: object, op: Collective) -> Stop:
     """The payload is read and written once here, and sent as the algorithm needs."""
     row, split, width = _row(op.name), on.shard.deployment, op.width
     rows = (on.step.rows,) if op.sampled else on.tokens

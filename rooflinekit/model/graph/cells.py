@@ -154,7 +154,7 @@ def composed(op: str, *given: Cell) -> Cell:
 _MANY_DIGITS = 4  # of an exponent to which a share may be too small a number for a spreadsheet
 
 
-def _power(base: Cell, exponent: Cell, value: Any) -> Cell:
+def _power(base: Cell, exponent: Cell, value: object) -> Cell:
     """0 below e^-100, since spreadsheets may call a smaller power an error."""
     power = f"{base.beside(_UNARY)}^{exponent.beside(_UNARY)}"
     if exponent.text.isdecimal() and len(exponent.text) < _MANY_DIGITS:
@@ -163,7 +163,7 @@ def _power(base: Cell, exponent: Cell, value: Any) -> Cell:
     return Cell(f"IF({small},0,{power})", value)
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return value if isinstance(value, str) else f"{value:.0f}"
 
 
@@ -221,7 +221,7 @@ class CellBlock:
     parameters: variables that are cells of the page.
     """
 
-    def __init__(self, outputs: Iterable[Any], first: int, parameters: Collection[Symbol]) -> None:
+    def __init__(self, outputs: Iterable[object], first: int, parameters: Collection[Symbol]) -> None:
         self.heads: list[str] = []
         self.quantities: dict[Symbol, Quantity] = {}
         self.places: dict[Symbol, range] = {}

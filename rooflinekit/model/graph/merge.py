@@ -141,7 +141,7 @@ class Merge:
             whole = self.pool.apply("+", whole, term)
         return whole
 
-    def _terms(self, member: Any) -> list[tuple[Hashable, Any]]:
+    def _terms(self, member: object) -> list[tuple[Hashable, Any]]:
         """Terms of a sum with what aligns them: a label, or a shape with its number among equal ones."""
         found: list[Any] = []
         while isinstance(member, Symbol) and member.op == "+" and not (found and member in self.labels):
@@ -149,7 +149,7 @@ class Merge:
             member = member.arguments[0]
         found.append(member)
         counted: dict[Hashable, int] = {}
-        keyed: list[tuple[Hashable, Any]] = []
+        keyed: list[tuple[Hashable, object]] = []
         for term in reversed(found):
             key = self.labels.get(term) if isinstance(term, Symbol) else "number"
             key = self._kind(term) if key is None else key

@@ -121,7 +121,7 @@ class Pool:
             self.nodes.append(known[-1])
         return known[:count]
 
-    def apply(self, op: str, *given: Any) -> Any:
+    def apply(self, op: str, *given: object) -> Any:
         """The operator on symbols and numbers; what changes no bit is left out."""
         for argument in given:
             if type(argument) is not Symbol and type(argument) is not float:
@@ -228,7 +228,7 @@ class Symbol:
 def _binary(op: str) -> Callable[[Symbol, Any], Any]:
     neutral = _NEUTRAL.get(op)
 
-    def applied(self: Symbol, other: Any) -> Any:
+    def applied(self: Symbol, other: object) -> Any:
         if self.value is UNKNOWN and (type(other) is Symbol or (type(other) is float and other != neutral)):
             return self.pool.node(op, self, other)  # most of all
         return self.pool.apply(op, self, other)
@@ -239,7 +239,7 @@ def _binary(op: str) -> Callable[[Symbol, Any], Any]:
 def _reflected(op: str) -> Callable[[Symbol, Any], Any]:
     neutral = _NEUTRAL.get(op) if op in "+*" else None
 
-    def applied(self: Symbol, other: Any) -> Any:
+    def applied(self: Symbol, other: object) -> Any:
         if self.value is UNKNOWN and type(other) is float and other != neutral:
             return self.pool.node(op, other, self)
         return self.pool.apply(op, other, self)
@@ -280,7 +280,7 @@ class Fact(float):
     quantity: Quantity
 
 
-def _yielding(op: Callable[[Any, Any], Any]) -> Callable[[Fact, Any], Any]:
+def _yielding(op: Callable[[object, object], object]) -> Callable[[Fact, Any], Any]:
     """Make an operator of a plain number yield to another kind of number on its right."""
     return lambda self, other: NotImplemented if isinstance(other, Symbol) else op(float(self), other)
 

@@ -60,7 +60,7 @@ def reachable(outputs: Iterable[Any], ends: Collection[Symbol] = ()) -> list[Sym
     return sorted(found, key=attrgetter("index"))
 
 
-def ordered(outputs: Iterable[Any]) -> list[Symbol]:
+def ordered(outputs: Iterable[object]) -> list[Symbol]:
     """Order the nodes independently of the graphs that were made first."""
     found: dict[Symbol, None] = {}
     seen: set[Symbol] = set()

@@ -164,7 +164,7 @@ def _quantity(node: Symbol) -> Quantity:
 _TABLE = Quantity("table", "interpolated in a table")
 
 
-def _named(node: Any) -> bool:
+def _named(node: object) -> bool:
     return isinstance(node, Symbol) and node.op in ("fact", "named")
 
 
@@ -354,7 +354,7 @@ def _root(node: Any) -> Any:
     return inside
 
 
-def _square(node: Any) -> bool:
+def _square(node: object) -> bool:
     return isinstance(node, Symbol) and node.op == "*" and node.arguments[0] is node.arguments[1]
 
 

@@ -94,7 +94,7 @@ class Answer(Plain):
         """Ask the package, which knows the report; no module down here imports it."""
         return str(sys.modules["rooflinekit"]._html_of(self))
 
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         """The text that IPython shows beside the HTML: that of `print`."""
         return {"text/plain": str(self)}
 

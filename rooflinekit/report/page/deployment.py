@@ -362,7 +362,7 @@ def _speed(answer: Estimate, gpu: float) -> str:
     return _said("speed", tpot=_time(answer, "tpot_ms"), user=each, gpu=three(gpu))
 
 
-def _said(name: str, **values: Any) -> str:
+def _said(name: str, **values: object) -> str:
     return SENTENCES[name].format(**values)
 
 

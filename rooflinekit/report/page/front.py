@@ -72,7 +72,7 @@ def write_report(
     return Report(write_whole(path, content, force), page.title, len(content))
 
 
-def _made(model: str | PathLike[str] | None, gpu: str | PathLike[str], more: dict[str, Any]) -> tuple[Page, bytes]:
+def _made(model: str | PathLike[str] | None, gpu: str | PathLike[str], more: dict[str, object]) -> tuple[Page, bytes]:
     """A page and its file."""
     collecting = gc.isenabled()
     gc.disable()  # what a page is made of stays until it is written: there is nothing to collect

@@ -209,7 +209,7 @@ def read_engines(engines: Iterable[str] | None) -> list[str]:
     return found
 
 
-def _beside(asked: Asked, combination: Mapping[str, Any]) -> bool:
+def _beside(asked: Asked, combination: Mapping[str, object]) -> bool:
     """True if another engine is offered unasked: it has a calibration there, and all but the split is as asked for."""
     same = all(combination[name] == asked.key[name] for name in ("model", "gpu", *_FORMATS))
     return same and f"{combination['gpu']}--{combination['engine']}" in calibration_names()

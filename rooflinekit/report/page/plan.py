@@ -200,7 +200,7 @@ def _object(**entries: Any) -> Any:
     return found
 
 
-def _one_load(traffic: dict[str, Any]) -> dict[str, Any]:
+def _one_load(traffic: dict[str, object]) -> dict[str, Any]:
     if (traffic["rate"] is None) == (traffic["users"] is None):
         raise ValueError("must have a rate or users, one of the two")
     return traffic
@@ -243,7 +243,7 @@ def _checks() -> TypeAdapter[Any]:
         "disaggregated": _object(**candidate, prefill=_object(**fleet), decode=_object(**fleet)),
         "mixed": _object(**candidate, fleet=Annotated[list[_object(**fleet)], Field(min_length=1)]),  # type: ignore[misc]
     }
-    tagged: Any = reduce(or_, (Annotated[kind, Tag(name)] for name, kind in kinds.items()))
+    tagged: object = reduce(or_, (Annotated[kind, Tag(name)] for name, kind in kinds.items()))
     one: Any = Annotated[tagged, Discriminator(_kind)]
     point = _object(
         scenario=scenario,

@@ -97,7 +97,7 @@ class FittedCosts:
     loads: Sequence[ServedLoad] = ()
 
 
-def read_served(path: Path, data: Mapping[str, Any]) -> ServedCosts:
+def read_served(path: Path, data: Mapping[str, object]) -> ServedCosts:
     """Read and check the section; raises SpecError by file, key and value."""
     section = FileSection(path, "", data).section(KEY).with_sources()
     file = section.read(_Served)

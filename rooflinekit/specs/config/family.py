@@ -193,7 +193,7 @@ class Reading:
             return stated
         return self.value(choices[self.keys.word(key, next(iter(choices)), tuple(choices))])
 
-    def is_set(self, stated: Any) -> bool:
+    def is_set(self, stated: object) -> bool:
         """A yes or no: itself, what the config chooses, or a key of the config with what its absence means."""
         stated = self.value(stated)
         if isinstance(stated, bool):
@@ -211,7 +211,7 @@ class Reading:
         instead = int(default) if default.isdigit() else self.keys.size(default) if default else None
         return self.keys.size(concept, instead, least)
 
-    def sum_of(self, products: Sequence[Any]) -> int:
+    def sum_of(self, products: Sequence[object]) -> int:
         """Sum of products of sizes, each a number or `size*size`."""
         factors = (
             [part if part.isdigit() else self.number(part) for part in str(each).split("*")] for each in products

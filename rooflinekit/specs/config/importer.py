@@ -40,11 +40,11 @@ _INHERITED = ("tie_word_embeddings", "torch_dtype", "dtype", "quantization_confi
 
 
 def model_from_config(
-    config: Mapping[str, Any],
+    config: Mapping[str, object],
     *,
     name: str,
     origin: str,
-    quant_config: Mapping[str, Any] | None = None,
+    quant_config: Mapping[str, object] | None = None,
     kind: str = "",
 ) -> Loaded[nets.Model]:
     """Build the Model that a config.json describes, exact to the last weight.
@@ -147,13 +147,13 @@ def _only_text_keys(config: Mapping[str, Any], origin: str) -> None:
             raise SpecError(f"{origin}: key {shown(key)} is not a string")
 
 
-def _thinking(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def _thinking(config: Mapping[str, object]) -> Mapping[str, Any]:
     """Part that reads and writes of a model that hears and speaks; its speech is not counted."""
     thinker = config.get("thinker_config")
     return {"architectures": None, **thinker} if isinstance(thinker, Mapping) else config
 
 
-def _text_decoder(config: Mapping[str, Any], origin: str) -> Mapping[str, Any]:
+def _text_decoder(config: Mapping[str, object], origin: str) -> Mapping[str, Any]:
     """The language model of a multimodal config, or the whole of another."""
     found = next((key for key in _NESTED if config.get(key) is not None), None)
     if found is None:
@@ -166,7 +166,7 @@ def _text_decoder(config: Mapping[str, Any], origin: str) -> Mapping[str, Any]:
     return {"model_type": config.get("model_type")} | dict(nested) | inherited
 
 
-def _not_counted(config: Mapping[str, Any], left: Sequence[str], seen: bool) -> list[str]:
+def _not_counted(config: Mapping[str, object], left: Sequence[str], seen: bool) -> list[str]:
     """The warning about what stands beside the text decoder of a multimodal config; `seen`: a part of it counts."""
     found = next((key for key in _NESTED if config.get(key) is not None), None)
     if seen:
@@ -177,7 +177,7 @@ def _not_counted(config: Mapping[str, Any], left: Sequence[str], seen: bool) -> 
     return [f"multimodal: only the text decoder is counted, not {others}"]
 
 
-def _identify(config: Mapping[str, Any], origin: str) -> tuple[str, Family]:
+def _identify(config: Mapping[str, object], origin: str) -> tuple[str, Family]:
     """The family, by `model_type`, or by `architectures` when there is none, or one that is another network's."""
     model_type = config.get("model_type")
     if model_type in (None, "git"):
@@ -194,7 +194,7 @@ def _identify(config: Mapping[str, Any], origin: str) -> tuple[str, Family]:
 
 
 def _with_defaults(
-    config: Mapping[str, Any], own: Mapping[str, Sequence[str]], defaults: Mapping[str, Any], warnings: list[str]
+    config: Mapping[str, object], own: Mapping[str, Sequence[str]], defaults: Mapping[str, object], warnings: list[str]
 ) -> dict[str, Any]:
     """The config with what its class takes for keys that are absent; a null is there, and means the usual."""
     filled = dict(config)
@@ -210,7 +210,7 @@ def _with_defaults(
     return filled
 
 
-def _assemble(r: Reading, name: str, quant_config: Mapping[str, Any] | None) -> nets.Model:
+def _assemble(r: Reading, name: str, quant_config: Mapping[str, object] | None) -> nets.Model:
     keys, family = r.keys, r.family
     for key, known in family.needs.items():
         if not keys.has(key):

@@ -169,7 +169,7 @@ class Formats:
 
 
 def read_formats(
-    r: Reading, dtype: Dtype, layers: Sequence[nets.Layer], quant_config: Mapping[str, Any] | None
+    r: Reading, dtype: Dtype, layers: Sequence[nets.Layer], quant_config: Mapping[str, object] | None
 ) -> Formats:
     """The weight format of each kind of module, what they compute in, and the cache format.
 
@@ -224,7 +224,7 @@ def _read(keys: Keys, r: Reading, plain: Formats, layers: Sequence[nets.Layer], 
     return Formats(common, None, by_layer, scheme.inputs(wide, r.warnings))
 
 
-def _quantization_keys(keys: Keys, quant_config: Mapping[str, Any] | None) -> Keys | None:
+def _quantization_keys(keys: Keys, quant_config: Mapping[str, object] | None) -> Keys | None:
     """The config's own section, else the companion file's."""
     if found := next((section for section in _SECTIONS if keys.has(section)), None):
         for section in _SECTIONS:  # MLX writes the same twice

@@ -19,7 +19,7 @@ _MOST = 10**6  # no size of a tower comes near
 _TILES = 100  # nor does a side in tiles
 
 
-def read_vision(config: Mapping[str, Any], text: int, origin: str) -> Vision | None:
+def read_vision(config: Mapping[str, object], text: int, origin: str) -> Vision | None:
     """The tower of a whole config whose language model is `text` wide; None where no row describes such a model.
 
     Raises SpecError for a size that cannot be.
