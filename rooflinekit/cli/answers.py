@@ -13,7 +13,7 @@ from rooflinekit.cli.failures import INTERRUPTED
 from rooflinekit.cli.output import CommandOutput, counting, emit, note, to_json, working
 from rooflinekit.cli.standard_input import pasted
 from rooflinekit.estimation import scenario as tables
-from rooflinekit.estimation.options import options_of
+from rooflinekit.estimation.options import Keywords, options_of
 from rooflinekit.model.types import errors
 from rooflinekit.specs.escaping import csv_text
 from rooflinekit.specs.writing import check_target
@@ -67,7 +67,7 @@ def _asking(
     return command(*rows, *((tables.Pictures,) if pictures else ()), shown, arguments=arguments)(ask)
 
 
-def _others(model: str, scenario: Mapping[str, Any], code: int) -> int:
+def _others(model: str, scenario: Keywords, code: int) -> int:
     """Say which accelerators with a price hold the model, on the standard error; give the exit code back."""
     from rooflinekit.decision.fits import fits_on, priced
     from rooflinekit.report.fits import lines
@@ -291,7 +291,7 @@ def verify(files: list[str], *, to: CommandOutput, **said: Any) -> int:
     return 4 if found.failed or not all(run.inside for run in found.runs) else 0
 
 
-def _compared(files: list[str], to: CommandOutput, why: str, said: Mapping[str, Any]) -> Comparison:
+def _compared(files: list[str], to: CommandOutput, why: str, said: Keywords) -> Comparison:
     from rooflinekit.evidence.compare import Given
     from rooflinekit.evidence.compare import compare as compared
 

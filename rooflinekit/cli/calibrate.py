@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rooflinekit.cli.command import Argument, command
 from rooflinekit.cli.output import CommandOutput, counting, emit
 from rooflinekit.cli.standard_input import pasted
+from rooflinekit.estimation.options import OwnKeywords
 from rooflinekit.estimation.scenario import ServedOptions, WrittenOptions
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.units import percent
@@ -79,7 +80,7 @@ def _from_benchmarks(files: list[Path], to: CommandOutput, said: dict[str, objec
     return 4 if fit.failed else 0
 
 
-def _from_kernels(files: list[Path], to: CommandOutput, said: dict[str, Any]) -> int:
+def _from_kernels(files: list[Path], to: CommandOutput, said: OwnKeywords) -> int:
     """Kernels are of one accelerator that has to be named, and nothing else says how they ran."""
     from rooflinekit.evidence.kernel_fit.calibrate import build_calibration
     from rooflinekit.specs import load_accelerator

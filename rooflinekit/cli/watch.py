@@ -280,7 +280,7 @@ class _Tail:
         return begin != self._begin or os.fstat(file.fileno()).st_size < file.tell()
 
 
-def _spans(path: Path, lines: Iterator[str]) -> Iterator[Mapping[str, Any]]:
+def _spans(path: Path, lines: Iterator[str]) -> Iterator[Mapping[str, object]]:
     """Spans in JSON lines; others are left out, and said."""
     lost = 0
     for line in filter(str.strip, lines):

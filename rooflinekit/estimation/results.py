@@ -321,7 +321,7 @@ class Estimate(DeploymentAnswer):
     provenance: Sequence[Provenance] = field(repr=False)
     warnings: tuple[str, ...]
 
-    def to_row(self) -> dict[str, Any]:
+    def to_row(self) -> dict[str, object]:
         """Inputs and answers as one flat row, as `estimate_frame` names them; the kernels are left out."""
         spans = self.interval or {}
         row: dict[str, Any] = {"model": self.model, "gpu": self.gpu, **self.inputs}

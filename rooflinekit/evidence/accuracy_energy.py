@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.estimation.options import OwnKeywords
 from rooflinekit.evidence.accuracy import Accuracy, scored, signature
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.serving.energy import load_power, static_energy, token_energy
@@ -78,7 +79,9 @@ def energy_accuracy(
     return Accuracy.of(scored(pd.DataFrame(rows), _KEY), unanswered, "metric")
 
 
-def _scored_run(run: Mapping[str, object], calibration: str | None, unanswered: Counter[str]) -> list[dict[str, Any]]:
+def _scored_run(
+    run: Mapping[str, object], calibration: str | None, unanswered: Counter[str]
+) -> list[dict[str, object]]:
     stated = {name: value for name, value in zip(METRICS, _measured(run), strict=True) if value is not None}
     if not stated:
         unanswered["the row states no board power"] += 1
@@ -181,7 +184,7 @@ def _predictor(run: Mapping[str, Any], calibration: str | None) -> tuple[Predict
     split = {name: int(_number(run, name) or 1) for name in ("tp", "pp", "ep", "dp")}
     if _number(run, "tp") is None and split["dp"] == 1:
         split["tp"] = max(int(_number(run, "n_gpus") or 1) // split["pp"], 1)
-    scenario: dict[str, Any] = {**split, "microbatches": split["pp"], "engine": engine}
+    scenario: OwnKeywords = {**split, "microbatches": split["pp"], "engine": engine}
     version = str(run.get("engine_version") or "").strip()
     version = _RELEASES.get(engine, {}).get(version[:4], version)
     if engine == _NAMES.get(stated, stated) and re.match(r"v?\d+\.\d+(?!\d)", version):

@@ -417,7 +417,7 @@ def _named(flat: Mapping[str, object]) -> int:
     return sum(any(name in flat for name in _names()["requests"][part]) for part in _OF_REQUESTS)
 
 
-def spans(data: Mapping[str, object]) -> list[Mapping[str, Any]]:
+def spans(data: Mapping[str, object]) -> list[Mapping[str, object]]:
     """The spans of a line as OpenTelemetry's collector writes it (OTLP's JSON); any other line itself.
 
     >>> spans({"resourceSpans": [{"scopeSpans": [{"spans": [{"name": "a"}, {"name": "b"}]}]}]})
@@ -430,7 +430,7 @@ def spans(data: Mapping[str, object]) -> list[Mapping[str, Any]]:
     return found
 
 
-def _flat(data: Mapping[str, object]) -> dict[str, Any]:
+def _flat(data: Mapping[str, object]) -> dict[str, object]:
     """A span with its attributes beside its times, whether they are a mapping or OTLP's list of keys and values."""
     inner = data.get("attributes", {})
     if isinstance(inner, Sequence):

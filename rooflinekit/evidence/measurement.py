@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rooflinekit.estimation.options import Keywords
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.specs.foreign import MOST, number_of
 
@@ -107,7 +108,7 @@ class StartUp:
     max_len: int | None = None
     concurrency: float | None = None
     facts: RunFacts = RunFacts()
-    deployment: Mapping[str, Any] = field(default_factory=dict)
+    deployment: Keywords = field(default_factory=dict)
     printed_tokens: int | None = None
     state_bytes: float | None = None
     graph_bytes: float | None = None

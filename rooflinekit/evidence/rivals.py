@@ -275,7 +275,7 @@ def _reported(config: dict[str, Any]) -> dict[str, Any]:
         return report
 
 
-TOOLS: dict[str, Callable[[Any], dict[str, float]]] = {"aiconfigurator": aiconfigurator, "aisimulate": aisimulate}
+TOOLS: dict[str, Callable[[object], dict[str, float]]] = {"aiconfigurator": aiconfigurator, "aisimulate": aisimulate}
 TITLES = {"aiconfigurator": "AIConfigurator", "aisimulate": "AISimulate"}
 
 

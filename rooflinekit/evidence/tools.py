@@ -9,6 +9,7 @@ from functools import partial
 from statistics import fmean, pstdev
 from typing import Any, NamedTuple
 
+from rooflinekit.estimation.options import OwnKeywords
 from rooflinekit.evidence.measurement import Fields, MeasuredRun, MeasuredSpread, RunFacts
 from rooflinekit.evidence.startup import formats_of, gguf_format
 from rooflinekit.load.lengths import MOST_TOKENS
@@ -208,7 +209,7 @@ def _variation(fields: Fields, side: str) -> float | None:
     return None if ratio is None or ratio > 1 else (1.0 - ratio) / (math.sqrt(3.0) * (1.0 + ratio))
 
 
-def _deployment(fields: Fields, how: How, said: list[str]) -> tuple[dict[str, Any], str | None, int | None]:
+def _deployment(fields: Fields, how: How, said: list[str]) -> tuple[OwnKeywords, str | None, int | None]:
     """Formats, limits and degrees beside tp; the accelerator's name; and tp."""
     gpu, count = accelerators(fields.text("gpu"))
     tp, servers = fields.count("tp"), fields.count("servers") or 1

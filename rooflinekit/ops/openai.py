@@ -23,6 +23,7 @@ from uuid import uuid4
 
 from typing_extensions import override
 
+from rooflinekit.estimation.options import OwnKeywords
 from rooflinekit.load.arrivals import Arrival
 from rooflinekit.model.types.errors import InputError, needing
 from rooflinekit.model.types.late import np
@@ -201,7 +202,7 @@ class CompletionRequest:
 
     # --- what is sent ------------------------------------------------------------------------------------------------
 
-    def usage(self, streams: Sequence[Stream]) -> dict[str, Any]:
+    def usage(self, streams: Sequence[Stream]) -> dict[str, object]:
         """What was counted, of all answers together."""
         prompts = sum(each.job.isl for each in streams)
         made = sum(each.made * each.job.samples for each in streams)
@@ -210,7 +211,7 @@ class CompletionRequest:
         return found | {"prompt_tokens_details": {"cached_tokens": cached}}
 
     @property
-    def _head(self) -> dict[str, Any]:
+    def _head(self) -> dict[str, object]:
         kind = ("chat.completion" if self.chat else "text_completion") + (".chunk" if self.stream and self.chat else "")
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
 
@@ -411,7 +412,7 @@ def _json(data: object) -> Response:
     return Response(json.dumps(data), media_type="application/json")
 
 
-async def _read(request: Request) -> dict[str, Any]:
+async def _read(request: Request) -> OwnKeywords:
     if not is_json(request):
         raise RefusedError(415, "send JSON, with Content-Type: application/json")
     body = bytearray()

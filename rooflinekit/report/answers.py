@@ -20,7 +20,7 @@ WRITTEN = {
 The answers of a wing stand in its own module `report`, in a table `WRITTEN` of what stands before both.
 """
 _FOLDED = ("Estimate", "Walk")  # whose sections a notebook opens one by one
-_SHOWN: dict[str, dict[str, Any]] = {"Derivation": {"depth": 4}, "Estimate": {"kernels": True}}  # in a notebook
+_SHOWN: dict[str, dict[str, object]] = {"Derivation": {"depth": 4}, "Estimate": {"kernels": True}}  # in a notebook
 
 
 def _writer(answer: object, what: str) -> Any:
@@ -39,7 +39,7 @@ def document_of(answer: Any, **how: Any) -> Document:
     return made
 
 
-def rows_of(answer: Any) -> Sequence[dict[str, Any]]:
+def rows_of(answer: Any) -> Sequence[dict[str, object]]:
     """Rows of an answer, flat."""
     own = _writer(answer, "rows")
     rows: Sequence[dict[str, Any]] = own(answer) if own else answer.to_rows()

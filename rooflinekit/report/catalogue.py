@@ -197,7 +197,7 @@ def _model(model: nets.Model) -> tuple[list[Section], list[tuple[str, str]]]:
     return sections, [("source", model.source), ("file", model.origin)]
 
 
-def accelerator_row(gpu: Accelerator) -> dict[str, Any]:
+def accelerator_row(gpu: Accelerator) -> dict[str, object]:
     """One accelerator as a flat row: dense peaks in TFLOP/s, GB = 1e9."""
     peaks = {
         f"{d.value}_tflops": gpu.peaks[d] / 1e12 if d in gpu.peaks else None
@@ -215,7 +215,7 @@ def accelerator_row(gpu: Accelerator) -> dict[str, Any]:
     }
 
 
-def accelerator_entry(gpu: Accelerator) -> dict[str, Any]:
+def accelerator_entry(gpu: Accelerator) -> dict[str, object]:
     """Everything known about an accelerator, every number with its source and confidence."""
     return {
         "kind": "accelerator",

@@ -46,7 +46,7 @@ _EXPLAINED = "Every key is explained in docs/nomenclature.md."
 _OF_ANY_SIGN = ("value", "headroom", "growth")
 
 
-def _one_of(values: Any) -> Any:
+def _one_of(values: Any) -> object:
     return Annotated[str, WithJsonSchema({"enum": list(values)})]
 
 

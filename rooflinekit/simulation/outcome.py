@@ -347,7 +347,7 @@ class Outcome(DeploymentAnswer):
         """Nested plain data for JSON, without the timeline."""
         return {name: value for name, value in plain_fields(self).items() if name != "timeline"}
 
-    def to_row(self) -> dict[str, Any]:
+    def to_row(self) -> dict[str, object]:
         """One flat row: inputs, counts, and every statistic as metric_statistic."""
         row: dict[str, Any] = {key: getattr(self, key) for key in ("model", "gpu", "engine", "level", "evidence")}
         row |= self.inputs | asdict(self.requests)

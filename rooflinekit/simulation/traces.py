@@ -122,7 +122,7 @@ def _formats() -> tuple[TraceFormat, ...]:
     return tuple(TraceFormat(**row | {"clock": _CLOCKS[row.get("clock", "seconds")]}) for row in rows)
 
 
-def open_trace(path: Path) -> tuple[TraceFormat, Iterator[tuple[int, Mapping[str, Any]]]]:
+def open_trace(path: Path) -> tuple[TraceFormat, Iterator[tuple[int, Mapping[str, object]]]]:
     """Sniff a file (CSV, JSON lines or Parquet; also gzipped): its format, and its rows with their lines."""
     rows = _guarded(path, _rows(path))
     first = next(rows, None)
@@ -203,7 +203,9 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _guarded(path: Path, rows: Iterator[tuple[int, Mapping[str, object]]]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _guarded(
+    path: Path, rows: Iterator[tuple[int, Mapping[str, object]]]
+) -> Iterator[tuple[int, Mapping[str, object]]]:
     """The rows, with everything that can be wrong with a file said in one line."""
     try:
         yield from rows
@@ -264,7 +266,7 @@ def _listed(path: Path, text: IO[str]) -> Iterator[tuple[int, Mapping[str, Any]]
         )
 
 
-def _csv_rows(path: Path, text: IO[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _csv_rows(path: Path, text: IO[str]) -> Iterator[tuple[int, Mapping[str, object]]]:
     first = text.readline()
     check_columns(path.name, first.lower())
     text.seek(0)
@@ -276,7 +278,7 @@ def _csv_rows(path: Path, text: IO[str]) -> Iterator[tuple[int, Mapping[str, Any
             yield reader.line_num, row | {_SURPLUS: surplus} if surplus else row
 
 
-def _parquet_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _parquet_rows(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
     with needing(f"{path.name} is Parquet, and reading it", "accuracy"):
         import pyarrow as pa  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: PLC0415 - optional
         import pyarrow.parquet as pq  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: PLC0415

@@ -23,7 +23,7 @@ class _Class(FileLayout):
 
 
 class _HostsFile(FileLayout):
-    hosts: Mapping[str, Any]
+    hosts: Mapping[str, object]
     usual: Mapping[str, tuple[str, ...]]
     sources: Mapping[str, Any]
 

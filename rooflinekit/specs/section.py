@@ -124,7 +124,7 @@ class FileSection:
             return self._mapping(key, *args)
         return _READERS[hint](self, key)
 
-    def _tuple(self, key: str, item: Any) -> tuple[Any, ...]:
+    def _tuple(self, key: str, item: Any) -> tuple[object, ...]:
         if item is str:
             return self.texts(key)
         if item is float:

@@ -117,7 +117,7 @@ class _Reader:
             raise SpecError(f"{self.path}: holds a value of type {kind}, which GGUF does not have")
         return self.number(_SCALARS[kind])
 
-    def _array(self) -> Any:
+    def _array(self) -> object:
         kind = self.number("I")
         length = self.count("elements in a list", _MOST_TEXTS if kind == _TEXT else _MOST_HEADER)
         if kind == _ARRAY:
@@ -287,7 +287,7 @@ def safetensors_bytes(path: Path) -> int:
     return sum(stop - begin for _, begin, stop in places)
 
 
-def _pairs(path: Path, pairs: list[tuple[str, object]]) -> dict[str, Any]:
+def _pairs(path: Path, pairs: list[tuple[str, object]]) -> dict[str, object]:
     """A JSON object, unless a key stands twice in it."""
     _check_once(path, "entry", (key for key, _ in pairs))
     return dict(pairs)

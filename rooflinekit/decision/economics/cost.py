@@ -12,7 +12,7 @@ Without a cache the prompts add up to n·(p + q) + (q + a)·n(n − 1)/2 tokens:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import reduce
 from itertools import pairwise
@@ -31,7 +31,7 @@ from rooflinekit.decision.economics.token_prices import (
 )
 from rooflinekit.estimation.estimator import estimate, read_deployment, resolve, shown
 from rooflinekit.estimation.notes import room_for_one
-from rooflinekit.estimation.options import keywords, options_of, part_of, read
+from rooflinekit.estimation.options import Keywords, keywords, options_of, part_of, read
 from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS, CostOptions, LayoutOptions
 from rooflinekit.load.answer import AskedLoad, play_load
@@ -474,7 +474,7 @@ class CostQuestion:
         return float(max(round(self.osl.mean), 1))
 
     @classmethod
-    def read(cls, given: Mapping[str, Any]) -> CostQuestion:
+    def read(cls, given: Keywords) -> CostQuestion:
         """Read keywords that `Cost` has checked; those of the deployment and of prices are left alone."""
         usual = {name: option.default for name, option in options_of(CostOptions).items()} | {"long_context": _LONG}
         said = usual | dict(given)
@@ -517,7 +517,7 @@ def sequences_at(predictor: Predictor, asked: CostQuestion) -> float:
     return played.sequences
 
 
-def refuse_misfit(model: str | PathLike[str], gpu: str | PathLike[str], given: Mapping[str, Any], misfit: str) -> None:
+def refuse_misfit(model: str | PathLike[str], gpu: str | PathLike[str], given: Keywords, misfit: str) -> None:
     """Say what `estimate` says of such a batch, or else `misfit`. Raises DoesNotFitError."""
     asked = part_of(given, (*WORKLOAD_KEYS, *options_of(LayoutOptions)))
     try:

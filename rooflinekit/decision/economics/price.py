@@ -373,7 +373,7 @@ def _terms(row: Mapping[str, str]) -> tuple[float, float | None]:
 _COLUMNS = ("name", "term", "low", "high", "source")
 
 
-def priced_names(price: object) -> Any:
+def priced_names(price: object) -> object:
     """A price, or prices by the full names of accelerators. Raises UnknownNameError for a name nobody knows."""
     if isinstance(price, (str, Path)) and str(price).endswith(".csv"):
         return {name: float(quotes[0].usd_per_gpu_hour) for name, quotes in _price_file(Path(price)).items()}
@@ -385,7 +385,7 @@ def priced_names(price: object) -> Any:
     return {load_accelerator(str(name)).value.name: usd for name, usd in price.items()}
 
 
-def price_among(price: object, accelerators: Iterable[Accelerator]) -> Any:
+def price_among(price: object, accelerators: Iterable[Accelerator]) -> object:
     """The one price of some accelerators, where it is given for all, or as `name=USD`.
 
     >>> from rooflinekit.specs import load_accelerator

@@ -24,7 +24,7 @@ from typing import Any, Unpack
 from rooflinekit.decision.economics.price import quotes_of, usd_per_million
 from rooflinekit.decision.economics.token_prices import token_times
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
-from rooflinekit.estimation.options import keywords, part_of, read
+from rooflinekit.estimation.options import OwnKeywords, keywords, part_of, read
 from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, Retention
 from rooflinekit.load.answer import AskedLoad, play_load
@@ -103,7 +103,7 @@ class TraceAnswer(Answer):
     hit_rate: float | None
     reuse_s: dict[str, float]
     curve: tuple[tuple[float, float], ...]
-    deployment: dict[str, Any] | None
+    deployment: OwnKeywords | None
     memories: tuple[Retained, ...]
     warnings: tuple[str, ...]
 
@@ -185,7 +185,7 @@ def _spread(lengths: Sequence[int]) -> dict[str, float]:
 
 
 def _memories(
-    resolved: Resolved, trace: Trace, reuse: Reuse, tiers: tuple[CacheTier, ...], given: dict[str, Any]
+    resolved: Resolved, trace: Trace, reuse: Reuse, tiers: tuple[CacheTier, ...], given: OwnKeywords
 ) -> list[Retained]:
     """The accelerators of a deployment alone, then with each tier behind them; what nobody has is left out."""
     predictor, plan, replicas = resolved.predictor, resolved.plan, given.get("replicas", 1)

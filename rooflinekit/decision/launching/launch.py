@@ -15,6 +15,7 @@ from typing import Any, TypeGuard
 import yaml
 
 from rooflinekit.decision.launching.target import LaunchSetting, Target, Wish, aim, grant
+from rooflinekit.estimation.options import Keywords, OwnKeywords
 from rooflinekit.model.types.answer import Answer, plain
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import DeploymentError, DoesNotFitError, InputError
@@ -357,7 +358,7 @@ class ServerPart:
     """Servers of one kind: their scenario, how many, and their place in a split or a fleet."""
 
     role: str  #: "", prefill or decode
-    scenario: Mapping[str, Any]
+    scenario: Keywords
     replicas: int
     number: int = 0  #: part of a mixed fleet, from 1; 0 if there is only one
 
@@ -649,7 +650,9 @@ def parts_of_plan(plan: str | PathLike[str] | Mapping[str, object], candidate: i
     return list(_parts(*_candidate(plan, candidate)))
 
 
-def _candidate(plan: str | PathLike[str] | Mapping[str, Any], number: int | None) -> tuple[Mapping[str, Any], object]:
+def _candidate(
+    plan: str | PathLike[str] | Mapping[str, Any], number: int | None
+) -> tuple[Mapping[str, object], object]:
     """A candidate of what `rooflinekit plan --format json` wrote, the best or by its number from 1, and the traffic."""
     data: Any = plan if isinstance(plan, Mapping) else read_json(Path(plan))
     if not isinstance(data, Mapping) or not isinstance(data.get("candidates"), list):
@@ -714,7 +717,7 @@ def _asked(
 ) -> dict[str, Any]:
     """Lengths, and the load of one replica for a server of both prefill and decode that has no prefix cached."""
     numbers = {key: value for key, value in traffic.items() if _is_number(value)}
-    asked: dict[str, Any] = {key: max(round(numbers[name]), 1) for key, name in _LENGTHS.items() if name in numbers}
+    asked: OwnKeywords = {key: max(round(numbers[name]), 1) for key, name in _LENGTHS.items() if name in numbers}
     load = entry.get("load")
     if role or not _is_number(load) or any(key in scenario for key in (*_LOADS, "cached")):
         return asked
@@ -829,7 +832,7 @@ def _front_ends(servers: tuple[Server, ...]) -> dict[str, str]:
     return files
 
 
-def _urls(server: Server) -> dict[str, Any]:
+def _urls(server: Server) -> dict[str, object]:
     hosts = -(-server.replicas // server.per_host)
     names = ["localhost"] if hosts == 1 else [f"{server.role}-host-{number + 1}" for number in range(hosts)]
     urls = [f"{name}:{server.port + number}" for name in names for number in range(server.per_host)]

@@ -606,7 +606,7 @@ def read_classes(path: str | PathLike[str], usual: str | Sequence[str]) -> tuple
     )
 
 
-def _yaml_rows(path: Path) -> dict[str, dict[str, Any]]:
+def _yaml_rows(path: Path) -> dict[str, dict[str, object]]:
     rows = read_yaml(path)
     for name, row in rows.items():
         if not isinstance(row, dict):
@@ -614,7 +614,7 @@ def _yaml_rows(path: Path) -> dict[str, dict[str, Any]]:
     return {str(name): {str(key): value for key, value in row.items()} for name, row in rows.items()}
 
 
-def _csv_rows(path: Path) -> dict[str, dict[str, Any]]:
+def _csv_rows(path: Path) -> dict[str, dict[str, object]]:
     found: dict[str, dict[str, Any]] = {}
     names, rows = text_rows(path)
     if rows and "name" not in names:

@@ -38,7 +38,7 @@ from rooflinekit.decision.sensitivity.moves import (
     weaker,
 )
 from rooflinekit.estimation.estimator import image_inputs, read_deployment, read_workload, resolve, shown
-from rooflinekit.estimation.options import keywords, part_of, quantity, read
+from rooflinekit.estimation.options import Keywords, OwnKeywords, keywords, part_of, quantity, read
 from rooflinekit.estimation.results import about, shares_by_cause
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, SPECULATION_KEYS, WORKLOAD_KEYS, LeversOptions
 from rooflinekit.estimation.traffic import read_load
@@ -489,7 +489,7 @@ class Levers(DeploymentAnswer):
         return [each.to_row() for each in self.moves]
 
 
-def checked(scenario: Mapping[str, Any]) -> dict[str, Any]:
+def checked(scenario: Keywords) -> OwnKeywords:
     """The keywords that were given. Raises InputError for one nobody knows, or two that exclude each other."""
     given = read(LeversOptions, scenario)
     for key in ("batch", "context"):

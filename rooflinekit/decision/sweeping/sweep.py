@@ -27,7 +27,7 @@ from rooflinekit.decision.sweeping.tables import FAULT, KeptPieces, ParquetTable
 from rooflinekit.decision.sweeping.workbook import ScenarioSheet, read_sheet
 from rooflinekit.estimation.frames import INPUT_COLUMNS
 from rooflinekit.estimation.frames.evaluate import Resolutions, answer_table
-from rooflinekit.estimation.options import OptionRow, options_of, part_of
+from rooflinekit.estimation.options import Keywords, OptionRow, options_of, part_of
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS, SimulationOptions
 from rooflinekit.model.power import plug_power
 from rooflinekit.model.types.batch import positive, whole_number
@@ -143,7 +143,7 @@ def _row(scenario: dict[Any, Any]) -> dict[str, Any]:
     return empty | {name: np.nan if row[name] is None else row[name] for name in SIMULATED_COLUMNS if name != "error"}
 
 
-def _told(key: str, cell: Any) -> Any:
+def _told(key: str, cell: Any) -> object:
     """A cell as `simulate` takes it: empty ones None, NumPy's numbers Python's, texts that are numbers read."""
     if cell is None or (not isinstance(cell, (str, list, tuple)) and pd.isna(cell)):
         return None
@@ -226,7 +226,7 @@ _SLACK = 1e-9  # of a step: the end of a range is in it, whatever decimals lose
 _MOST = 10**9
 
 
-def parse_axis(text: str, name: str, option: OptionRow | None = None) -> list[Any]:
+def parse_axis(text: str, name: str, option: OptionRow | None = None) -> list[object]:
     """Read the values of one input.
 
     `1,2,8` lists; `1:4` is 1, 2, 3, 4; `0:100:25` has steps of 25; `4:64*2` doubles. Both ends are in a range if its
@@ -258,7 +258,7 @@ def parse_axis(text: str, name: str, option: OptionRow | None = None) -> list[An
     return values
 
 
-def _value(word: str) -> Any:
+def _value(word: str) -> object:
     if word.lower() == "default":
         return None
     for kind in (int, float):
@@ -307,7 +307,7 @@ class Grid:
     axes: tuple[tuple[str, tuple[Any, ...]], ...]
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Grid:
+    def of(cls, given: Keywords) -> Grid:
         """Read keywords: a list, tuple, range, array or Series is an axis, anything else one value."""
         grid = cls(tuple((name, _values(name, value)) for name, value in given.items()))
         if grid.rows > _MOST:
@@ -385,7 +385,7 @@ def open_table(name: str, sheet: str | None = None) -> Table:
     return ParquetTable(name) if kind == ".parquet" else TextTable(name)
 
 
-def identity(name: str) -> list[Any]:
+def identity(name: str) -> list[object]:
     """Identity of a file's content: its name, size and time."""
     if name == "-":
         raise InputError("--resume cannot go on with standard input; write the scenarios to a file")

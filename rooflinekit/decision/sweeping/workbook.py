@@ -283,7 +283,7 @@ def _entry(member: zipfile.ZipInfo) -> zipfile.ZipInfo:
 
 def _results(
     sheet: ScenarioSheet, answers: Iterable[pd.DataFrame], interrupted: list[bool]
-) -> Iterator[tuple[int, tuple[Any, ...]]]:
+) -> Iterator[tuple[int, tuple[object, ...]]]:
     """Rows of the sheet with their new cells, the header first; where this was interrupted is said."""
     names: tuple[str, ...] = ()
     try:

@@ -20,6 +20,7 @@ from typing_extensions import TypedDict  # typing's own cannot be read back befo
 from rooflinekit.decision.economics.price import HourlyPrice
 from rooflinekit.decision.planning.demand import decoding
 from rooflinekit.decision.planning.objective import probability_text
+from rooflinekit.estimation.options import Keywords, OwnKeywords
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.report.document import degrees
 from rooflinekit.report.page.render import card, figure, paragraphs, table
@@ -35,7 +36,7 @@ class Chosen:
 
     model: str
     gpu: str
-    scenario: dict[str, Any]
+    scenario: OwnKeywords
     pool: str  #: "" for a replica that computes its prompts itself
 
     @property
@@ -168,7 +169,7 @@ def plan_data(plan: Mapping[str, Any]) -> dict[str, Any]:
     return data
 
 
-def _candidate(row: Mapping[str, Any], place: int) -> dict[str, Any]:
+def _candidate(row: Mapping[str, Any], place: int) -> dict[str, object]:
     roles = {"prefill": "prefill ", "decode": "decode "}
     title = " + ".join(
         f"{fleet['replicas']} x {roles.get(fleet.get('role', ''), '')}{_deployment(fleet['scenario'])}"
@@ -188,7 +189,7 @@ def _fleets(candidate: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [candidate[name] for name in ("prefill", "decode") if name in candidate]
 
 
-def _deployment(scenario: Mapping[str, Any]) -> str:
+def _deployment(scenario: Keywords) -> str:
     return " ".join(map(str, (scenario["gpu"], *degrees(scenario), *filter(None, [scenario.get("weights")]))))
 
 
@@ -206,7 +207,7 @@ def _one_load(traffic: dict[str, object]) -> dict[str, Any]:
     return traffic
 
 
-def _checks() -> TypeAdapter[Any]:
+def _checks() -> TypeAdapter[object]:
     """Type of a plan in JSON."""
     size, positive = Annotated[FiniteFloat, Field(ge=0)], Annotated[FiniteFloat, Field(gt=0)]
     count, natural = Annotated[int, Field(gt=0)], Annotated[int, Field(ge=0)]

@@ -147,13 +147,13 @@ def _only_text_keys(config: Mapping[str, Any], origin: str) -> None:
             raise SpecError(f"{origin}: key {shown(key)} is not a string")
 
 
-def _thinking(config: Mapping[str, object]) -> Mapping[str, Any]:
+def _thinking(config: Mapping[str, object]) -> Mapping[str, object]:
     """Part that reads and writes of a model that hears and speaks; its speech is not counted."""
     thinker = config.get("thinker_config")
     return {"architectures": None, **thinker} if isinstance(thinker, Mapping) else config
 
 
-def _text_decoder(config: Mapping[str, object], origin: str) -> Mapping[str, Any]:
+def _text_decoder(config: Mapping[str, object], origin: str) -> Mapping[str, object]:
     """The language model of a multimodal config, or the whole of another."""
     found = next((key for key in _NESTED if config.get(key) is not None), None)
     if found is None:
@@ -195,7 +195,7 @@ def _identify(config: Mapping[str, object], origin: str) -> tuple[str, Family]:
 
 def _with_defaults(
     config: Mapping[str, object], own: Mapping[str, Sequence[str]], defaults: Mapping[str, object], warnings: list[str]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """The config with what its class takes for keys that are absent; a null is there, and means the usual."""
     filled = dict(config)
     for concept, value in defaults.items():

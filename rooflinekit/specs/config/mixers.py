@@ -468,7 +468,7 @@ def _nas(r: Reading) -> tuple[nets.Mixer | None, ...]:
     return tuple(mixers)
 
 
-def nas_blocks(r: Reading, part: str, key: str) -> Iterator[tuple[Keys, Any]]:
+def nas_blocks(r: Reading, part: str, key: str) -> Iterator[tuple[Keys, object]]:
     """One part of each block with the value that shapes it, None for a no-op; anything else that is on is refused."""
     for index, block in enumerate(r.keys.entries("block_configs", r.depth, required=True)):
         inner = block.get(part) if isinstance(block, Mapping) else None
