@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rooflinekit.cli.command import Argument, command
 from rooflinekit.cli.output import CommandOutput, counting, emit
 from rooflinekit.cli.standard_input import pasted
-from rooflinekit.estimation.options import OwnKeywords
+from rooflinekit.estimation.options import OwnKeywords, Value
 from rooflinekit.estimation.scenario import ServedOptions, WrittenOptions
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.units import percent
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         "files": Argument("Measurement files (.jsonl), kernel tables (CSV, Parquet), or benchmark results.", many=True)
     },
 )
-def calibrate(files: list[str], *, to: CommandOutput, **served: Any) -> int:
+def calibrate(files: list[str], *, to: CommandOutput, **served: Value) -> int:
     """Fit a calibration to measured kernels, or to benchmark results; use it with --calibration FILE."""
     if to.out is None:
         raise InputError("missing option '--out': the calibration file to write (YAML)")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rooflinekit.cli.command import command, refuse
 from rooflinekit.cli.failures import INTERRUPTED
 from rooflinekit.cli.output import CommandOutput, counting
 from rooflinekit.estimation import scenario as tables
-from rooflinekit.estimation.options import OwnKeywords, options_of, part_of
+from rooflinekit.estimation.options import OwnKeywords, Value, options_of, part_of
 from rooflinekit.model.types.errors import InputError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def plan(
     max: str | None = None,
     find: str | None = None,
     details: bool = False,
-    **asked: Any,
+    **asked: Value,
 ) -> int:
     """From traffic, objectives and prices to the cheapest deployments; or the largest load of one deployment."""
     to.check()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rooflinekit.cli.command import MAYBE_MODEL, Argument, command, refuse
 from rooflinekit.cli.output import CommandOutput, emit, note, working
 from rooflinekit.estimation import scenario as tables
-from rooflinekit.estimation.options import OwnKeywords, options_of
+from rooflinekit.estimation.options import OwnKeywords, Value, options_of
 from rooflinekit.model.types.errors import InputError, nearest_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def report(
     gpus: list[str] | None = None,
     engines: list[str] | None = None,
     price: Any = None,
-    **scenario: Any,
+    **scenario: Value,
 ) -> None:
     """Write one self-contained HTML page on a deployment, a comparison, a plan or a sweep, with live sliders."""
     from rooflinekit.estimation.estimator import estimate as predict
@@ -98,7 +98,7 @@ _SHOWN = 3  # reasons that are printed; the sheet Notes has all
     leave=("format",),
     arguments={"models": Argument("Models to offer, as --model takes them.", False, many=True, complete="model")},
 )
-def workbook(models: list[str], *, to: CommandOutput, **said: Any) -> None:
+def workbook(models: list[str], *, to: CommandOutput, **said: Value) -> None:
     """Write a capacity workbook (.xlsx) whose formulas are live: results, sweeps, fleet and cost."""
     from rooflinekit.decision.economics.price import price_among, priced_names
     from rooflinekit.report.workbook import Choices, Planned, write_workbook

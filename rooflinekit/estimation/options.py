@@ -298,9 +298,7 @@ class OptionRow:
     @property
     def json(self) -> dict[str, Any]:
         """JSON Schema of the option beside its type."""
-        said: dict[str, Any] = {"description": self.help} | (
-            {} if self.default is None else {"default": self.default}
-        )
+        said: dict[str, Any] = {"description": self.help} | ({} if self.default is None else {"default": self.default})
         said |= {"unit": self.unit} if self.unit else {}
         if self.kind in ("count", "number"):
             least = self.least if self.least is not None else 1 if self.kind == "count" else 0

@@ -10,7 +10,7 @@ from typing import Any
 
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.estimation.loaded import load_notes
-from rooflinekit.estimation.options import Keywords, OwnKeywords, options_of, part_of, read
+from rooflinekit.estimation.options import Keywords, OwnKeywords, Value, options_of, part_of, read
 from rooflinekit.estimation.scenario import ServedOptions, Steps
 from rooflinekit.evidence.measured import MeasuredRun, MeasuredSpread, RunFacts, StartUp
 from rooflinekit.evidence.startup import known_model
@@ -191,7 +191,7 @@ class Given:
     prompts: int = 0
 
     @classmethod
-    def of(cls, **said: Any) -> Given:
+    def of(cls, **said: Value) -> Given:
         """Read keywords of one level; raises WorkloadError and InputError for what makes no sense."""
         known = read(ServedOptions, said)
         if "rate" in known and "concurrency" in known:

@@ -16,12 +16,12 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from rooflinekit.evidence.measurement import Fields, MeasuredRun, MeasuredSpread, RunFacts
 from rooflinekit.load.lengths import MOST_TOKENS
 from rooflinekit.model.types.errors import InputError, SpecError
-from rooflinekit.specs.files import table_of
+from rooflinekit.specs.files import Parsed, table_of
 from rooflinekit.specs.foreign import Moment, moment_of, number_of, number_or, units_note
 
 if TYPE_CHECKING:
@@ -512,7 +512,7 @@ class GrowingLog:
         self._model: str | None = None
         self._requests: list[dict[str, float]] = []
 
-    def add(self, lines: Sequence[Mapping[str, Any]]) -> tuple[list[MeasuredInterval], tuple[str, ...]]:
+    def add(self, lines: Sequence[Parsed]) -> tuple[list[MeasuredInterval], tuple[str, ...]]:
         """The minutes that are over with these requests, and notes on the requests.
 
         Where all of them ended long before those minutes, the clock was set back, and the log begins anew. Raises what

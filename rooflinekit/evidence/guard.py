@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from rooflinekit.estimation.options import Value
 from rooflinekit.estimation.results import time_by_cause
 from rooflinekit.evidence.accuracy import timed_rows, timed_with
 from rooflinekit.evidence.benchmark_runs import Given, pose
@@ -41,11 +42,12 @@ from rooflinekit.evidence.kernel_fit.groups import (
 from rooflinekit.evidence.kernel_fit.tables import OPERATIONS
 from rooflinekit.evidence.measured import MeasuredRun, is_benchmark, read_measurements
 from rooflinekit.evidence.measurement import Fields
-from rooflinekit.model.types.answer import Answer
+from rooflinekit.model.types.answer import Answer, Json
 from rooflinekit.model.types.errors import InputError, RooflinekitError, SpecError
 from rooflinekit.model.types.units import percent
 from rooflinekit.specs.calibration.load import load_calibration
 from rooflinekit.specs.delimited import read_table
+from rooflinekit.specs.files import Parsed
 from rooflinekit.specs.places import admit
 from rooflinekit.version import __version__
 
@@ -76,7 +78,7 @@ class BenchmarkValue:
     value: float
     rate: bool = False
     spread: float | None = None
-    columns: Mapping[str, Any] = field(default_factory=dict)
+    columns: Parsed = field(default_factory=dict)
     run: MeasuredRun | None = None
     metric: str = ""
 
@@ -279,7 +281,7 @@ class Guarded(Answer):
         """The rows that are slower than their limits, the worst first."""
         return tuple(sorted((row for row in self.checks if row.regressed), key=lambda row: -row.change))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """The JSON of the command."""
         rows = [asdict(row) | {"regressed": row.regressed} for row in self.checks]
         return {
@@ -299,7 +301,7 @@ def guard(
     noise: float | None = None,
     chance: float = 0.02,
     unit: str | None = None,
-    **said: Any,
+    **said: Value,
 ) -> Guarded:
     """Judge benchmark files by earlier runs of the same suite, or by the prediction where there are none.
 

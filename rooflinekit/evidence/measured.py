@@ -29,7 +29,7 @@ from rooflinekit.evidence.pasted import is_pasted, read_pasted
 from rooflinekit.evidence.startup import is_startup, read_startup, read_startups
 from rooflinekit.evidence.tools import How, from_tool, known_tools, mapped, measurement_of, refuse_text
 from rooflinekit.model.types.errors import SpecError
-from rooflinekit.specs.files import json_lines, read_text
+from rooflinekit.specs.files import Parsed, json_lines, read_text
 
 __all__ = [
     "MeasuredRun",
@@ -165,7 +165,7 @@ def _objects(path: Path, text: str) -> Iterator[tuple[str, Mapping[str, object]]
             yield f"{path.name}#{number}" if len(entries) > 1 else path.name, data
 
 
-def from_json(source: str, data: Mapping[str, Any]) -> Iterator[MeasuredRun]:
+def from_json(source: str, data: Parsed) -> Iterator[MeasuredRun]:
     """The runs of one JSON document; none if no known tool wrote it. Raises SpecError for a value that cannot be."""
     benchmarks = data["benchmarks"][:1] if isinstance(data.get("benchmarks"), list) else []
     blocks = (data.get(name) for name in ("request_latency", "time_to_first_token", "request_throughput"))
@@ -183,7 +183,7 @@ def from_json(source: str, data: Mapping[str, Any]) -> Iterator[MeasuredRun]:
 # what `rooflinekit estimate --format json` wrote: a prediction in a measurement's place
 
 
-def _predicted(source: str, data: Mapping[str, Any]) -> MeasuredRun:
+def _predicted(source: str, data: Parsed) -> MeasuredRun:
     """A prediction, with all that it assumes and is not the default."""
     whole, inputs = Fields(source, data), Fields(source, data["inputs"])
     load, options = whole.inside("load"), options_of(Placed)
@@ -231,7 +231,7 @@ def _predicted(source: str, data: Mapping[str, Any]) -> MeasuredRun:
 # GuideLLM (`benchmarks.json`): one measurement for each strategy that it ran
 
 
-def _guidellm(source: str, data: Mapping[str, Any]) -> Iterator[MeasuredRun]:
+def _guidellm(source: str, data: Parsed) -> Iterator[MeasuredRun]:
     """Map every benchmark of a report. Only successful requests count.
 
     `inter_token_latency_ms` is (last − first token) / (tokens − 1) of a request; its mean weighs requests by their

@@ -8,6 +8,7 @@ from typing import Any
 
 from rooflinekit.estimation.options import Keywords
 from rooflinekit.model.types.errors import SpecError
+from rooflinekit.specs.files import Parsed
 from rooflinekit.specs.foreign import MOST, number_of
 
 PREDICTED = "rooflinekit estimate"
@@ -127,7 +128,7 @@ class Fields:
     quantity is a key.
     """
 
-    def __init__(self, source: str, data: Mapping[str, Any], names: Mapping[str, Sequence[str]] | None = None) -> None:
+    def __init__(self, source: str, data: Parsed, names: Mapping[str, Sequence[str]] | None = None) -> None:
         self.source, self.data, self.names = source, data, names
 
     def inside(self, *path: str) -> Fields:

@@ -14,7 +14,7 @@ from rooflinekit.evidence.measurement import Fields, MeasuredRun, MeasuredSpread
 from rooflinekit.evidence.startup import formats_of, gguf_format
 from rooflinekit.load.lengths import MOST_TOKENS
 from rooflinekit.model.types.errors import SpecError
-from rooflinekit.specs.files import table_of
+from rooflinekit.specs.files import Parsed, table_of
 from rooflinekit.specs.foreign import number_or
 
 _tables = partial(table_of, __file__)
@@ -53,7 +53,7 @@ class How(NamedTuple):
     servers: bool = False
 
     @classmethod
-    def of(cls, row: Mapping[str, Any]) -> How:
+    def of(cls, row: Parsed) -> How:
         """Read a row of a table."""
         return cls(**{name: row[name] for name in cls._fields if name in row})
 
@@ -80,7 +80,7 @@ def accelerators(text: str | None) -> tuple[str | None, int | None]:
     return (text[: hit.start()] + text[hit.end() :]).strip(" _"), int(hit[1] or hit[2])
 
 
-def from_tool(source: str, data: Mapping[str, Any]) -> Iterator[MeasuredRun]:
+def from_tool(source: str, data: Parsed) -> Iterator[MeasuredRun]:
     """The run in one JSON document of the tools of the table; none of any other."""
     for row in _tables()["refused"]:
         if all(isinstance(data.get(key), Mapping) for key in row["marks"]) and _holds(data, row["inside"]):
@@ -101,7 +101,7 @@ def refuse_text(source: str, text: str) -> None:
             raise SpecError(f"{source}: {row['says']}")
 
 
-def _holds(data: Mapping[str, Any], names: list[str]) -> bool:
+def _holds(data: Parsed, names: list[str]) -> bool:
     return any(name in data or name in data["config"] for name in names)
 
 

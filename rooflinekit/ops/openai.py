@@ -215,7 +215,7 @@ class CompletionRequest:
         kind = ("chat.completion" if self.chat else "text_completion") + (".chunk" if self.stream and self.chat else "")
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
 
-    def whole(self, streams: Sequence[Stream]) -> dict[str, Any]:
+    def whole(self, streams: Sequence[Stream]) -> dict[str, object]:
         """The answer in one piece."""
         choices = []
         for index, stream in self._choices(streams):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import cache, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar, cast
@@ -23,6 +23,9 @@ else:
 T = TypeVar("T")
 P = ParamSpec("P")
 _Stamp: TypeAlias = tuple[int, int, int] | None
+Parsed: TypeAlias = Mapping[str, Any]
+"""A mapping of a YAML or JSON file, of which nothing is checked yet."""
+
 _KEPT: dict[tuple[object, ...], tuple[tuple[_Stamp, ...], Any]] = {}
 _MOST_KEPT = 4096
 _MOST_ONCE = 256

@@ -19,7 +19,7 @@ from rooflinekit.model.types.errors import SpecError, nearest_of
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import CitedSource
 from rooflinekit.model.types.units import parse_quantity
-from rooflinekit.specs.files import once, read_yaml
+from rooflinekit.specs.files import Parsed, once, read_yaml
 
 T = TypeVar("T")
 Count = Annotated[int, ""]
@@ -57,7 +57,7 @@ class FileSection:
 
     file: Path
     key: str
-    data: Mapping[str, Any]
+    data: Parsed
     sources: Mapping[str, CitedSource] = field(default_factory=dict)
     example: str = ""
 

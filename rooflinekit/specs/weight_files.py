@@ -6,7 +6,7 @@ import json
 import os
 import struct
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -18,7 +18,7 @@ from rooflinekit.model.types.dtype import BLOCKS, Dtype
 from rooflinekit.model.types.errors import ArchitectureError, DtypeError, SpecError, nearest_of
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.model import Model
-from rooflinekit.specs.files import table_of
+from rooflinekit.specs.files import Parsed, table_of
 from rooflinekit.specs.gguf_network import network, unread_parts
 from rooflinekit.specs.locate import Loaded
 from rooflinekit.specs.places import admit
@@ -61,7 +61,7 @@ class FileTensor:
 class GGUFHeader:
     """Header of a GGUF file; arrays too long to keep are their length."""
 
-    facts: Mapping[str, Any]
+    facts: Parsed
     tensors: tuple[FileTensor, ...]
 
     @property

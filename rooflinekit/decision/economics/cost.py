@@ -42,7 +42,7 @@ from rooflinekit.model.power import plug_power
 from rooflinekit.model.serving.energy import TokenEnergy, load_power, token_energy
 from rooflinekit.model.serving.flight import InFlight, slots
 from rooflinekit.model.step import Plan
-from rooflinekit.model.types.answer import DeploymentAnswer
+from rooflinekit.model.types.answer import DeploymentAnswer, Json
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DoesNotFitError, WorkloadError
 from rooflinekit.model.types.frozen import dataclass
@@ -425,7 +425,7 @@ class Cost(DeploymentAnswer):
     eviction: EvictionCost | None
     warnings: tuple[str, ...]
 
-    def to_rows(self) -> list[dict[str, Any]]:
+    def to_rows(self) -> list[Json]:
         """One row a number: section, name, value."""
         sections = {key: value for key, value in self.to_dict().items() if isinstance(value, dict)}
         return [
@@ -562,7 +562,7 @@ class PricedLoad:
         return context_cost(self, int(prompt), tokens)
 
 
-def energy_of(served: PricedLoad, notes: list[str]) -> dict[str, Any]:
+def energy_of(served: PricedLoad, notes: list[str]) -> Json:
     """Fields of `PriceResult`: energy of every kind of token, times PUE; idle time is spread over all tokens alike.
 
     A token of a cached prefix takes the power of a prompt for its time, so that all parts add up to the request.

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 from rooflinekit.estimation.options import quantity
+from rooflinekit.model.types.answer import Json
 from rooflinekit.model.types.batch import positive
 from rooflinekit.model.types.errors import InputError, SpecError, UnknownNameError, WorkloadError
 from rooflinekit.model.types.hardware import Accelerator, HostPower
@@ -81,7 +81,7 @@ class HourlyPrice:
         """Paid by the hour, and kept as long as it is wanted."""
         return not self.months and self.interruptions is None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Return the price as JSON."""
         return {
             "usd_per_gpu_hour": float(self.usd_per_gpu_hour),

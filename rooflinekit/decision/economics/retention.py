@@ -19,7 +19,7 @@ from functools import partial
 from os import PathLike
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import Any, Unpack
+from typing import Unpack
 
 from rooflinekit.decision.economics.price import quotes_of, usd_per_million
 from rooflinekit.decision.economics.token_prices import token_times
@@ -31,7 +31,7 @@ from rooflinekit.load.answer import AskedLoad, play_load
 from rooflinekit.load.scene import kv_capacity_tokens
 from rooflinekit.model.graph.symbol import formula
 from rooflinekit.model.serving.flight import InFlight
-from rooflinekit.model.types.answer import Answer
+from rooflinekit.model.types.answer import Answer, Json
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.units import GB
@@ -107,7 +107,7 @@ class TraceAnswer(Answer):
     memories: tuple[Retained, ...]
     warnings: tuple[str, ...]
 
-    def to_rows(self) -> list[dict[str, Any]]:
+    def to_rows(self) -> list[Json]:
         """The hit rate by size, and where a deployment is given by memory."""
         if self.memories:
             return [asdict(each) for each in self.memories]

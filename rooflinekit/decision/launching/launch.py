@@ -15,8 +15,8 @@ from typing import Any, TypeGuard
 import yaml
 
 from rooflinekit.decision.launching.target import LaunchSetting, Target, Wish, aim, grant
-from rooflinekit.estimation.options import Keywords, OwnKeywords
-from rooflinekit.model.types.answer import Answer, plain
+from rooflinekit.estimation.options import Keywords, OwnKeywords, Value
+from rooflinekit.model.types.answer import Answer, Json, plain
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import DeploymentError, DoesNotFitError, InputError
 from rooflinekit.model.types.frozen import dataclass
@@ -428,7 +428,7 @@ class Server:
         return -(-self.replicas // self.per_host) * -(-self.gpus // self.host_gpus)
 
     @property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Json:
         """The configuration file as nested keys; empty if everything is on the command line."""
         nested: dict[str, Any] = {}
         for setting in self.settings:
@@ -466,7 +466,7 @@ class Server:
             found["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(self.side_channel + number * self.attention_replicas)
         return found
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain values for JSON."""
         settings = ("flag", "value", "because", "source")
         return {
@@ -506,7 +506,7 @@ class Launch(Answer):
         }
         return own | dict(self.extra_files)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain values for JSON."""
         return {key: plain(getattr(self, key)) for key in ("servers", "files", "notes", "warnings")}
 
@@ -594,7 +594,7 @@ def launch(  # noqa: PLR0913 - the front door: keywords that each say one thing
     candidate: int | None = None,
     replicas: int = 1,
     host_gpus: int = 8,
-    **scenario: Any,
+    **scenario: Value,
 ) -> Launch:
     """Commands and configuration files that start what a prediction is about.
 

@@ -48,7 +48,7 @@ from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.serving.energy import static_power
 from rooflinekit.model.timing.calibrated import BORROWED, FamilyFit, Fits
 from rooflinekit.model.timing.forms import parameters
-from rooflinekit.model.types.answer import DeploymentAnswer
+from rooflinekit.model.types.answer import DeploymentAnswer, Json
 from rooflinekit.model.types.batch import Batch, positive
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.frozen import dataclass
@@ -484,7 +484,7 @@ class Levers(DeploymentAnswer):
         """True if its times rest on weaker evidence than the present ones."""
         return weaker(made.evidence, self.evidence)
 
-    def to_rows(self) -> list[dict[str, Any]]:
+    def to_rows(self) -> list[Json]:
         """The moves, one flat row each."""
         return [each.to_row() for each in self.moves]
 

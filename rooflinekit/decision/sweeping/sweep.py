@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -27,7 +27,7 @@ from rooflinekit.decision.sweeping.tables import FAULT, KeptPieces, ParquetTable
 from rooflinekit.decision.sweeping.workbook import ScenarioSheet, read_sheet
 from rooflinekit.estimation.frames import INPUT_COLUMNS
 from rooflinekit.estimation.frames.evaluate import Resolutions, answer_table
-from rooflinekit.estimation.options import Keywords, OptionRow, options_of, part_of
+from rooflinekit.estimation.options import Keywords, OptionRow, Value, options_of, part_of
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS, SimulationOptions
 from rooflinekit.model.power import plug_power
 from rooflinekit.model.types.batch import positive, whole_number
@@ -126,10 +126,10 @@ def simulate_frame(scenarios: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([scenarios, results.astype(kinds)], axis=1)
 
 
-def _row(scenario: dict[Any, Any]) -> dict[str, Any]:
+def _row(scenario: Mapping[Hashable, object]) -> dict[str, object]:
     given = {str(key): plain for key, cell in scenario.items() if (plain := _told(str(key), cell)) is not None}
-    known: Any = part_of(given, _OPTIONS)
-    empty: dict[str, Any] = dict.fromkeys(_NUMBERS, np.nan) | dict.fromkeys(SIMULATED_COLUMNS[len(_NUMBERS) :], "")
+    known = part_of(given, _OPTIONS)
+    empty: dict[str, object] = dict.fromkeys(_NUMBERS, np.nan) | dict.fromkeys(SIMULATED_COLUMNS[len(_NUMBERS) :], "")
     empty["version"] = __version__
     try:
         if "model" not in given:
@@ -139,7 +139,7 @@ def _row(scenario: dict[Any, Any]) -> dict[str, Any]:
         return empty | {"error": str(error)}
     if outcome.interrupted:  # the sweep is, with this row unanswered
         raise KeyboardInterrupt
-    row: dict[str, Any] = {"gpus": np.nan} | outcome.to_row()
+    row: dict[str, object] = {"gpus": np.nan} | outcome.to_row()
     return empty | {name: np.nan if row[name] is None else row[name] for name in SIMULATED_COLUMNS if name != "error"}
 
 
@@ -238,9 +238,9 @@ def parse_axis(text: str, name: str, option: OptionRow | None = None) -> list[ob
     >>> parse_axis("bf16,fp8", "kv"), parse_axis("0.5:1.5:0.5", "rate"), parse_axis("default,8000", "context")
     (['bf16', 'fp8'], [0.5, 1.0, 1.5], [None, 8000])
     """
-    values: list[Any] = []
+    values: list[Value] = []
 
-    def read(word: str) -> Any:
+    def read(word: str) -> Value:
         plain = _value(word)
         if not isinstance(plain, str) or option is None or option.kind not in ("count", "number", "length"):
             return plain
@@ -270,7 +270,7 @@ def _value(word: str) -> object:
     return word
 
 
-def _range(word: str, name: str, read: Callable[[str], Any]) -> list[int | float]:
+def _range(word: str, name: str, read: Callable[[str], Value]) -> list[int | float]:
     start_text, _, rest = word.partition(":")
     geometric = "*" in rest
     end_text, _, step_text = rest.partition("*" if geometric else ":")
@@ -304,7 +304,7 @@ class Grid:
     {'model': ['gpt2', 'gpt2'], 'batch': [1, 2], 'isl': [128, 64]}
     """
 
-    axes: tuple[tuple[str, tuple[Any, ...]], ...]
+    axes: tuple[tuple[str, tuple[Value, ...]], ...]
 
     @classmethod
     def of(cls, given: Keywords) -> Grid:
@@ -338,7 +338,7 @@ class Grid:
         return (partial(self.frame, first, min(first + size, stop)) for first in range(start, stop, size))
 
 
-def _values(name: str, given: Any) -> tuple[Any, ...]:
+def _values(name: str, given: Value) -> tuple[Value, ...]:
     several = isinstance(given, Iterable) and not isinstance(given, (str, bytes, PathLike, Mapping))
     values = tuple(given) if several else (given,)
     if not values:
@@ -346,7 +346,7 @@ def _values(name: str, given: Any) -> tuple[Any, ...]:
     return tuple(_cell(value) for value in values)
 
 
-def _cell(value: object) -> Any:
+def _cell(value: object) -> object:
     """A path as text; a list within a list (acceptance by place) as the text that tables have."""
     if isinstance(value, PathLike):
         return str(value)
@@ -433,7 +433,7 @@ class Means:
     kept: KeptPieces | None = None
 
 
-def sweep(model: Any, *, simulate: bool = False, pareto: str | None = None, **scenario: Any) -> pd.DataFrame:
+def sweep(model: object, *, simulate: bool = False, pareto: str | None = None, **scenario: Value) -> pd.DataFrame:
     """Answer every combination of the values given.
 
     Args:

@@ -159,7 +159,7 @@ def _plan_page(subject: object, offered: OwnKeywords) -> Page:
     plan = read.read_plan(subject)
     named = f"Plan for {plan['model']}"
     shown = read.plan_data(plan)
-    own = {"plan": shown, "hues": hues_of({str(each["gpu"]) for each in shown["points"]})}
+    own = {"plan": shown, "hues": hues_of({str(each["scenario"]["gpu"]) for each in plan["pareto"]})}
     page = Page(named, heading(named) + read.plan_lead(plan), read.plan_cards(plan), data=own)
     try:
         chosen = read.chosen_replica(plan)

@@ -27,7 +27,7 @@ from rooflinekit.model.types.errors import SpecError, UnknownNameError, nearest_
 from rooflinekit.model.types.hardware import Accelerator, dense_clock
 from rooflinekit.model.types.kernel import FAMILIES, Family
 from rooflinekit.specs.calibration.served import KEY, read_served
-from rooflinekit.specs.files import kept, mapping_in, read_text, read_yaml
+from rooflinekit.specs.files import Parsed, kept, mapping_in, read_text, read_yaml
 from rooflinekit.specs.hardware import load_accelerator
 from rooflinekit.specs.places import admitted, spec_dir
 from rooflinekit.specs.section import FileLayout, FileSection
@@ -66,7 +66,7 @@ class _CalibrationFile(FileLayout):
     date: Any
     version: Any
     defaults: Mapping[str, str]
-    families: Mapping[str, Any]
+    families: Parsed
     serving: Any = None
     power: _PowerFactors | None = None
 
@@ -93,7 +93,7 @@ class _Interval(FileLayout):
 
 
 class _Form(FileLayout):
-    parameters: Mapping[str, Any]
+    parameters: Parsed
     frozen: tuple[str, ...]
     correction: _Correction | None = None
     beyond: _Beyond | None = None

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import Any
 
 from rooflinekit.model.types import model as nets
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
@@ -26,6 +25,7 @@ from rooflinekit.specs.config.refusals import (
 )
 from rooflinekit.specs.config.towers import TOWER, tower_weights
 from rooflinekit.specs.config.vision import read_vision
+from rooflinekit.specs.files import Parsed
 from rooflinekit.specs.locate import Loaded
 
 _WIDE = ", ".join(dtype.value for dtype in Dtype if dtype.is_wide)
@@ -106,7 +106,7 @@ _PLAIN = ("llama", "deepseek_v3")
 """Classes that stand in for an unknown class with RMS norms where no known class has a similar name."""
 
 
-def _alike(config: Mapping[str, Any], said: str, origin: str) -> str:
+def _alike(config: Parsed, said: str, origin: str) -> str:
     """The known class whose keys are all those of a config of an unknown one; by likeness of names, else a plain one.
 
     Raises ArchitectureError where there is none.
@@ -121,7 +121,7 @@ def _alike(config: Mapping[str, Any], said: str, origin: str) -> str:
     raise unidentified(config, origin, class_names())
 
 
-def _outputs(config: Mapping[str, Any], whole: bool, warnings: list[str]) -> int | None:
+def _outputs(config: Parsed, whole: bool, warnings: list[str]) -> int | None:
     """Number of scores of a classifier, 0 for a body that embeds; the text part of a larger model may be a body."""
     listed = config.get("architectures")
     classes = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
@@ -139,7 +139,7 @@ def _outputs(config: Mapping[str, Any], whole: bool, warnings: list[str]) -> int
     return (stated if whole_number else 2) if scores else 0
 
 
-def _only_text_keys(config: Mapping[str, Any], origin: str) -> None:
+def _only_text_keys(config: Parsed, origin: str) -> None:
     if not isinstance(config, Mapping):
         raise SpecError(f"{origin}: holds a {type(config).__name__}, not keys with values")
     for key in config:
