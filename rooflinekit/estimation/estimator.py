@@ -236,8 +236,7 @@ def _lay_out(  # noqa: PLR0913, PLR0917 - what a plan is made of
 ) -> tuple[Predictor, tuple[str, ...]]:
     """The plan of a deployment, and what to say about it; made once of the same objects."""
     engine, notes = _with_served_costs(_on_host(engine, deployment, gpu), deployment, model, gpu, calibration)
-    if gpu.power is not None and calibration is not None and calibration.power is not None:
-        gpu = replace(gpu, power=gpu.power.scaled(*calibration.power, f"{gpu.power.source}; {calibration.name}"))
+    gpu = _powered(gpu, calibration)
     if deployment.power_cap is not None:
         gpu, note = capped(gpu, deployment.power_cap)
         notes.append(note)
@@ -259,7 +258,16 @@ def _lay_out(  # noqa: PLR0913, PLR0917 - what a plan is made of
     return predictor, (*notes, *state_notes(predictor))
 
 
+@once
+def _powered(gpu: Accelerator, calibration: Calibration | None) -> Accelerator:
+    """The accelerator with the power of a calibration, where that has any."""
+    if gpu.power is None or calibration is None or calibration.power is None:
+        return gpu
+    return replace(gpu, power=gpu.power.scaled(*calibration.power, f"{gpu.power.source}; {calibration.name}"))
+
+
 _PCIE_BOX = "pcie-box"
+_system_of = once(System.of)
 
 
 def _usual(gpu: Accelerator, deployment: Deployment, notes: list[str]) -> System:
@@ -267,7 +275,7 @@ def _usual(gpu: Accelerator, deployment: Deployment, notes: list[str]) -> System
 
     Cards with bridges are joined by PCI Express beyond them, machines of one accelerator by their network cards.
     """
-    whole, tp = System.of(gpu), deployment.tp
+    whole, tp = _system_of(gpu), deployment.tp
     beyond = tp > whole.domain_size or deployment.gpus > whole.max_gpus
     if beyond and gpu.link_kind.endswith("bridge"):
         box = load_system(_PCIE_BOX, gpu).value

@@ -147,7 +147,7 @@ class PlayedLoad:
         """The rate of a full engine."""
         found, law = self.found, "approximate: the law of a full engine; docs/under-load.md"
         scene, asked = found.scene, found.asked
-        full = full_engine(scene.table.arrays, scene.rules, asked.isl.mean, asked.osl.mean)
+        full = full_engine(scene.tables, scene.rules, asked.isl.mean, asked.osl.mean)
         begun = self.told(full.begun, "q", "prompts that begin in a turn of a full engine", "", law)
         decode = self.told(full.decode, "t_decode", "decode steps of such a turn", "s", law)
         prompts = self.told(full.prompts, "t_prompts", "added by its prompts", "s", law)

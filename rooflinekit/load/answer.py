@@ -24,6 +24,7 @@ from rooflinekit.specs.files import once
 
 if TYPE_CHECKING:
     from rooflinekit.model.roofline import StepTime
+    from rooflinekit.model.step import Plan
 
 PER_USER = 10
 """Requests of a closed loop for each user, unless told: as benchmark clients send."""
@@ -304,14 +305,13 @@ class LoadPlay:
         if self.scene.drafting.tokens:
             batch = own * self.predictor.plan.deployment.dp
             return self.predictor.decode_step(Workload(batch, self.asked.isl.mean, 2.0, context=context))
-        return self.predictor.plan.time(Batch.decode(own, context))
+        return _decode_step(self.scene.shared.plan or self.predictor.plan, own, context)
 
     @cached_property
     def prompt(self) -> StepTime:
         """The prompt of a request alone."""
-        return self.predictor.plan.time(
-            Batch.prefill(1.0, max(self.asked.isl.mean, self.asked.cached + 1.0), self.asked.cached)
-        )
+        new = max(self.asked.isl.mean, self.asked.cached + 1.0)
+        return _lone_prompt(self.predictor.plan, float(new), float(self.asked.cached))
 
     def means(self) -> tuple[Time, Time, float]:
         """Mean TTFT, TPOT and time of whole requests as they were played, without intervals [s]."""
@@ -481,6 +481,16 @@ def largest_rate(scene: Scene, asked: AskedLoad) -> float:
     each = full_rate(scene.tables, scene.rules, asked.isl.mean, asked.osl.mean, asked.cached)
     front = scene.front
     return min(min(each, front.rate(asked.isl.mean)) * scene.replicas, front.most)
+
+
+@once
+def _decode_step(plan: Plan, sequences: float, context: float) -> StepTime:
+    return plan.time(Batch.decode(sequences, context))
+
+
+@once
+def _lone_prompt(plan: Plan, isl: float, cached: float) -> StepTime:
+    return plan.time(Batch.prefill(1.0, isl, cached))
 
 
 @once

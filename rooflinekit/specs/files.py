@@ -54,12 +54,12 @@ def kept(make: Callable[..., T], *paths: Path, also: tuple[Hashable, ...] = ()) 
 
 
 def once(make: Callable[P, T]) -> Callable[P, T]:
-    """Remember what a function made of texts and of objects that never change, by which objects they are."""
+    """Remember what a function made of texts, numbers and objects that never change, by which objects they are."""
     made: dict[tuple[object, ...], tuple[object, T]] = {}
 
     @wraps(make)
     def remembered(*args: P.args, **kwargs: P.kwargs) -> T:
-        key = tuple(arg if isinstance(arg, str) else id(arg) for arg in (*args, *kwargs.values()))
+        key = tuple(arg if isinstance(arg, str | float) else id(arg) for arg in (*args, *kwargs.values()))
         found = made.get(key)
         if found is None:
             if len(made) >= _MOST_ONCE:
