@@ -66,7 +66,7 @@ class Replica:
     room: float
     kept: Kept | None = None
     _curves: dict[Any, tuple[Any, LoadCurve]] = field(default_factory=dict, repr=False, compare=False)
-    _samples: dict[Any, Samples] = field(default_factory=dict, repr=False, compare=False)
+    _samples: dict[object, Samples] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def predictor(self) -> Predictor:

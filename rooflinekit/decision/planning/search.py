@@ -335,7 +335,7 @@ def longest_admitted(model: Model, demand: Demand, found: Found) -> int | None:
 
 
 def _laid_out(
-    question: PlanQuestion, gpu: str, base: dict[str, Any], chosen: list[Split], found: Found
+    question: PlanQuestion, gpu: str, base: dict[str, object], chosen: list[Split], found: Found
 ) -> Iterator[Replica]:
     """Every split that exists and holds the model, with default settings."""
     for split in chosen:
