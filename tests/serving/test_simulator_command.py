@@ -169,7 +169,7 @@ def test_what_is_cut_and_rejected_is_said():
     (["llama-3-8b", "--rate", "1", "--prefix-cache", "--cache-tier", "a=1GB", "--cache-tier", "a=2GB"], "twice"),
     (["lama-3-8", "--rate", "1"], "unknown model"),
     ([*SMALL, "--warmup", "60"], "warmup=60 leaves none of 60 requests to count"),
-    (["llama-3-8b", "--rate", "1e-12", "--requests", "3"], "request 1 arrives after 10,000,000,000 s, the longest load"),
+    (["llama-3-8b", "--rate", "1e-12", "--requests", "3"], "request 1 arrives after 10,000,000,000 s"),
 ])  # fmt: skip
 def test_bad_input_is_one_line_that_names_it(arguments, said):
     assert said in refused(*arguments)
