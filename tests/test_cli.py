@@ -338,6 +338,8 @@ def test_a_number_beyond_any_float_is_bad_input():
 @pytest.mark.parametrize(("arguments", "said"), [
     (["estimte", "llama3-8b"], "unknown command 'estimte'; nearest: estimate"),
     (["zzzz"], "unknown command 'zzzz'; nearest: "),
+    (["estimate", "llama3-8b", "--gpu", "h100,h200"], "'h100,h200'; give one, `rooflinekit sweep`"),
+    (["accuracy", "kernel"], "unknown command 'kernel'; nearest: kernels"),
     (["estimate", "llama3-8b", "--batchs", "2"], "--batch"),
     (["estimate"], "model"),
     (["estimate", "llama3-8b", "extra"], "extra"),

@@ -116,7 +116,7 @@ def test_a_quantity_without_the_right_unit_is_refused(text, dimension):
 @pytest.mark.parametrize(("seconds", "text"), [
     (0.0, "0 µs"), (4.15e-9, "4.15 ns"), (3.58e-6, "3.58 µs"), (12.5e-6, "12.5 µs"), (999.4e-6, "999 µs"),
     (999.9e-6, "1.00 ms"), (4.79e-3, "4.79 ms"), (0.6789, "679 ms"), (0.9999, "1.00 s"),
-    (1.234, "1.23 s"), (1234.5, "1234 s"),
+    (1.234, "1.23 s"), (1234.5, "1,234 s"), (12000.0, "12,000 s"), (1e9, "1.00e+09 s"),
 ])  # fmt: skip
 def test_times_have_three_digits(seconds, text):
     assert format_time(seconds) == text

@@ -203,6 +203,11 @@ def test_texts_may_be_categories():
     assert got["tpot_ms"][0] == got["tpot_ms"][2] != got["tpot_ms"][1]
 
 
+def test_a_law_of_lengths_in_a_row_names_the_column_that_spreads_them():
+    got = rk.estimate_frame(pd.DataFrame([{"model": "llama-3-8b", "rate": 3, "osl": "uniform:10-300"}]))
+    assert got["error"][0] == "osl must be a mean in a table, not uniform:10-300; osl_cv says how lengths vary"
+
+
 @pytest.mark.parametrize("column", ["batch", "isl", "osl", "context"])
 @pytest.mark.parametrize("value", [0, -1, 2.5, float("inf"), "many"])
 def test_a_senseless_count_is_an_error_in_its_row(column, value):

@@ -306,7 +306,7 @@ class TestPrediction:
         text = table([(16, 14e-6), (256, 20e-6)]).splitlines()
         rows = [f"{line},{cell}" for line, cell in zip(text, ("engine_version", "0.24.0", "0.22.0"), strict=True)]
         (note,) = guard([written("gemm.csv", "\n".join(rows))]).notes
-        assert note == "1 rows: of vllm 0.22.0, judged by a calibration of 0.24.0"
+        assert note == "1 row: of vllm 0.22.0, judged by a calibration of 0.24.0"
 
     def test_what_nobody_can_predict_asks_for_a_baseline(self, written):
         with pytest.raises(InputError, match="give --baseline"):
@@ -316,7 +316,7 @@ class TestPrediction:
         mixed = table([(16, 14e-6)]) + "\nno-such-chip,vllm,bfloat16,16,4096,4096,14"
         found = guard([written("gemm.csv", mixed)])
         assert len(found.checks) == 1
-        assert found.notes == ("1 rows: unknown accelerator 'no-such-chip'; `rooflinekit gpus` lists what is known",)
+        assert found.notes == ("1 row: unknown accelerator 'no-such-chip'; `rooflinekit gpus` lists what is known",)
 
 
 class TestCommand:

@@ -11,7 +11,7 @@ import rooflinekit as rk
 from rooflinekit.evidence.benchmark_runs import Given, pose
 from rooflinekit.evidence.compare import compare
 from rooflinekit.evidence.measurement import MeasuredRun, MeasuredSpread, RunFacts
-from rooflinekit.evidence.why import _price, explain
+from rooflinekit.evidence.why import _changes, _price, explain, told
 
 DENSE = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "tp": 1, "isl": 1024, "osl": 128, "concurrency": 16}
 MANY, SMALL = DENSE | {"concurrency": 64}, DENSE | {"model": "qwen3-0.6b", "concurrency": 4}
@@ -103,6 +103,15 @@ def test_a_run_that_fits_needs_no_explanation_and_a_wrong_one_has_the_right_firs
     assert (change.option, change.was) == (option, 128), name
     assert change.value == pytest.approx(256, rel=0.03)  # of 3 % noise
     assert found.reasons[0].misfit < 1.0 < found.misfit
+
+
+def test_what_the_file_says_and_the_prediction_takes_explains_nothing():
+    """Of an open loop the number of requests is no assumption: the file states it and it is played."""
+    own, given = said(OPEN | {"requests": 40})
+    run = replace(run_of(OPEN), facts=own)
+    assert {
+        change.was for change in _changes(pose(run, given), given, told(run)) if change.option == "requests"
+    } == set()
 
 
 def test_what_the_file_says_is_dearer_than_what_nobody_does():

@@ -26,6 +26,15 @@ def test_a_folder_is_no_file(tmp_path: Path, force: bool) -> None:
     assert not tmp_path.with_name(f".{tmp_path.name}.partial").exists()
 
 
+@pytest.mark.parametrize(("asked", "said"), [
+    (["report", "llama-3-8b", "--out", "x.pdf"], "x.pdf: a page is HTML; name the file x.html"),
+    (["workbook", "llama-3-8b", "--out", "x.csv"], "x.csv: a workbook is XLSX; name the file x.xlsx"),
+])  # fmt: skip
+def test_the_suffix_of_another_format_is_refused_before_anything_is_made(asked: list[str], said: str) -> None:
+    told = CliRunner().invoke(app, asked)
+    assert (told.exit_code, said in told.stderr) == (2, True)
+
+
 def test_a_link_that_leads_nowhere_is_there(tmp_path: Path) -> None:
     link = tmp_path / "a.html"
     link.symlink_to(tmp_path / "other" / "target")

@@ -68,8 +68,10 @@ def _other(error: Exception, commands: Iterable[str]) -> int:
         return _say(f"internal error, please report: {kind}: {error}", 1)
     message = error.format_message().replace("\n", " ").strip().rstrip(".")
     if message.startswith("No such command"):
-        wrong = message.split("'")[1]
-        message = f"unknown command {wrong!r}; nearest: {nearest_of(wrong, sorted(commands))}"
+        wrong, group = message.split("'")[1], getattr(getattr(error, "ctx", None), "command", None)
+        message = (
+            f"unknown command {wrong!r}; nearest: {nearest_of(wrong, sorted(getattr(group, 'commands', commands)))}"
+        )
     elif message.startswith("No such option") and (ours := help_table()["elsewhere"].get(message.split()[3])):
         message = f"no such option: {message.split()[3]}; here it is {ours}"
     elif message.startswith("Missing argument") and (meaning := getattr(getattr(error, "param", None), "help", "")):

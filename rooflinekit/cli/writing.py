@@ -14,6 +14,8 @@ from rooflinekit.model.types.errors import InputError, nearest_of
 if TYPE_CHECKING:
     from rooflinekit.simulation.outcome import Outcome
 
+_FORMATS = {".html", ".xlsx", ".csv", ".json", ".md", ".parquet", ".pdf", ".png", ".svg", ".txt"}
+
 
 @command(
     tables.WrittenOptions,
@@ -44,7 +46,7 @@ def report(
 
     if model is None and plan is None and sweep is None:
         raise InputError("say what the report is on: MODEL, --plan FILE or --sweep FILE")
-    out = to.out or Path("report.html")
+    out = _named(to.out or Path("report.html"), "page", ".html")
     to = to._replace(out=out)
     to.check("Estimate")
     if simulate is not None:
@@ -66,6 +68,13 @@ def report(
             drawn = predict(model, allow_oom=True, **scenario)
             to.draw(drawn if outcome is None else [drawn, outcome])
     emit(f"{made.path}: {made.title}, {made.bytes / 1e6:.2f} MB")
+
+
+def _named(out: Path, what: str, suffix: str) -> Path:
+    """The file, unless its suffix is that of another format: programs would fail to open it."""
+    if out.suffix.lower() in _FORMATS and out.suffix.lower() != suffix:
+        raise InputError(f"{out}: a {what} is {suffix[1:].upper()}; name the file {out.with_suffix(suffix).name}")
+    return out
 
 
 def _simulated(model: str, requests: int | None, scenario: OwnKeywords) -> Outcome | None:
@@ -107,7 +116,7 @@ def workbook(models: list[str], *, to: CommandOutput, **said: Value) -> None:
 
     if models:
         said["model"] = [*models, *said.get("model", ())]
-    out = to.out or Path("workbook.xlsx")
+    out = _named(to.out or Path("workbook.xlsx"), "workbook", ".xlsx")
     to._replace(out=out).check()
     offered, starts = (
         {_NAMES.get(key, key): said.pop(key) for key in keys if key in said} for keys in (_OFFERED, _STARTS)

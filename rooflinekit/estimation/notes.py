@@ -270,7 +270,7 @@ def memory_remarks(need: Numeric, have: Numeric) -> Iterator[Remark]:
     """By how much it does not fit [B]."""
 
     def words(need: float, have: float, more: float) -> str:
-        return f"does not fit: needs {need:.1f} GB per accelerator and has {have:.1f} GB, {more:.1f} GB too little"
+        return f"does not fit: needs {need:,.1f} GB per accelerator and has {have:,.1f} GB, {more:,.1f} GB too little"
 
     yield Remark(need > have, words, (_tenths(need / GB), _tenths(have / GB), _tenths((need - have) / GB)))
 

@@ -442,7 +442,8 @@ def _by_prediction(rows: Sequence[BenchmarkValue], given: Given) -> Guarded:
         lost["faster than the datasheet allows: a cache, or a measurement to look at"] = fast
     lost |= {said: count for said, count in releases.items() if said}
     words = f"the high end of the prediction's 90 % interval to the power {_BEYOND}; some 2 % of sound rows are slower"
-    return Guarded("prediction", tuple(checks), words, tuple(f"{count} rows: {said}" for said, count in lost.items()))
+    left_out = (f"{count} row{'' if count == 1 else 's'}: {said}" for said, count in lost.items())
+    return Guarded("prediction", tuple(checks), words, tuple(left_out))
 
 
 def _sound(expected: float, low: float, high: float) -> tuple[float, float]:

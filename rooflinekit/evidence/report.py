@@ -148,7 +148,7 @@ def _run(run: ComparedRun) -> Iterator[Section]:
     many = f"{facts.tp} x " if facts.tp and facts.tp > 1 else ""
     parts = [f"{facts.model} on {many}{facts.gpu}, {facts.engine}"]
     if facts.isl:
-        parts.append(f"{facts.isl:.0f} tokens in, {facts.osl:.0f} out")
+        parts.append(f"{facts.isl:.0f} token{'' if facts.isl == 1 else 's'} in, {facts.osl:.0f} out")
         parts.append(f"{facts.rate:g} requests/s" if facts.rate else f"{facts.concurrency} in flight")
     yield Section(f"{run.source} ({run.tool})", [Words("; ".join(parts))])
     if run.doubted:

@@ -14,6 +14,7 @@ from rooflinekit.evidence.measurement import Fields, MeasuredRun, MeasuredSpread
 from rooflinekit.evidence.startup import formats_of, gguf_format
 from rooflinekit.load.lengths import MOST_TOKENS
 from rooflinekit.model.types.errors import SpecError
+from rooflinekit.model.types.units import significant
 from rooflinekit.specs.files import Parsed, table_of
 from rooflinekit.specs.foreign import number_or
 
@@ -221,7 +222,8 @@ def _deployment(fields: Fields, how: How, said: list[str]) -> tuple[OwnKeywords,
     if count is not None and how.servers:
         if count % servers:
             raise SpecError(f"{fields.source}: {count} accelerators are not divided evenly among {servers} servers")
-        said.append(f"{count} accelerators, {servers} servers: tensor parallel {count // servers} is assumed")
+        many = f"{count} accelerators on {servers} server{'' if servers == 1 else 's'}"
+        said.append(f"{many} are read as --tp {count // servers}; --tp says otherwise")
         tp = tp or count // servers
     elif tp is None and count is not None:
         tp = count
@@ -294,6 +296,6 @@ def llama_run(
         MeasuredSpread(mean=None if prompt else whole / max(made, 1)),
         e2e=MeasuredSpread(mean=whole if prompt and made else None),
         static=True,
-        notes=(f"{rate:,.4g} tokens/s",),
+        notes=(f"{significant(rate)} tokens/s",),
         deployment=tuple(deployment.items()),
     )

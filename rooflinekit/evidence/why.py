@@ -223,7 +223,8 @@ def _changes(posed: Posed, given: Given, own: Mapping[str, object]) -> Iterator[
             if value != was and value != own.get(option):
                 yield Change(option, was, value, said, _price(option, was, value, said))
     for option, value in own.items():  # the file itself says something else
-        was = known.get(option, given.deployment.get(option, stated.get(option)))
+        assumed = given.deployment.get(option, stated.get(option, getattr(posed.facts, option, None)))
+        was = known.get(option, assumed)
         burst = ("requests", "warmup", "rate") if posed.run.static else ()
         if option not in ("model", *burst, *(("cv",) if posed.facts.rate is None else ())) and not _alike(was, value):
             yield Change(option, was, value, _OTHERWISE, _PRICES[_OTHERWISE])

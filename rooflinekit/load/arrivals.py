@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from numpy.random import Generator
 
 _CHUNK = 4096  # requests drawn at a time: fast, and memory stays flat
+_LATEST_S = 1e10  # some 300 years, where a clock of 64 bits tells 2 us apart; far beyond it a step moves none
 _EVEN = 1e-6  # variation of gaps below which they are even: 1/cv² has to stay finite
 _STREAMS = 4  # gaps, prompts, outputs, priorities: changing one leaves the others as they are
 _PROCESSES: Mapping[str, Mapping[str, float | None]] = {
@@ -194,12 +195,17 @@ def _drawn(process: Process, requests: Requests, count: int, seed: int) -> Itera
 def checked(arrivals: Iterator[Arrival]) -> Iterator[Arrival]:
     """Pass arrivals on, in order and sensible.
 
-    Raises WorkloadError with the number of the first that is not.
+    Raises WorkloadError with the number of the first that is not, or comes later than a clock can tell steps apart.
     """
     before = 0.0
     for number, arrival in enumerate(arrivals, 1):
         if not before <= arrival.time < math.inf:
             raise WorkloadError(f"request {number} arrives at {arrival.time} s, after one at {before} s")
+        if arrival.time > _LATEST_S:
+            raise WorkloadError(
+                f"request {number} arrives after {_LATEST_S:,.0f} s, the longest load that is played; take a higher "
+                "rate or fewer requests"
+            )
         if min(arrival.isl, arrival.osl, arrival.samples) < 1:
             raise WorkloadError(
                 f"request {number} has isl={arrival.isl}, osl={arrival.osl}, samples={arrival.samples}; each must be "
@@ -242,7 +248,7 @@ class Drawn:
             drawn.isl += isl
             drawn.osl += osl
             drawn.priority += priority
-        if count and not (math.isfinite(drawn.time[-1]) and all(min(each) >= 1 for each in (drawn.isl, drawn.osl))):
+        if count and not (drawn.time[-1] <= _LATEST_S and all(min(each) >= 1 for each in (drawn.isl, drawn.osl))):
             return cls.read(generate(process, requests, count, seed))  # which says which of them is wrong
         return drawn
 

@@ -279,11 +279,13 @@ def tokens_in(inputs: Keywords) -> str:
 
     >>> tokens_in({"isl": 200, "cached": 0, "images": 1, "image_size": "1024x1024", "image_tokens": 1369})
     '200 tokens in and 1 image of 1024x1024 (1369 tokens)'
+    >>> tokens_in({"isl": 1})
+    '1 token in'
     """
     cached = f" ({inputs['cached']} cached)" if inputs.get("cached") else ""
     each = f"{inputs['image_tokens']} tokens" if inputs.get("image_tokens") else "beside the prompt"
     seen = f"{images_in(inputs)} ({each})" if inputs.get("images") else ""
-    return f"{inputs['isl']} tokens in{cached}{seen}"
+    return f"{inputs['isl']} token{'' if str(inputs['isl']) == '1' else 's'} in{cached}{seen}"
 
 
 def images_in(inputs: Keywords) -> str:

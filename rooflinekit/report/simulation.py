@@ -94,7 +94,8 @@ def _histogram(outcome: Outcome) -> Iterator[Section]:
 def _counted(outcome: Outcome) -> str:
     """Counts of the requests by fate; what happened to none is left out."""
     counts = outcome.requests
-    parts = [f"{counts.arrived:,} requests in {format_time(outcome.duration_s)}: {counts.finished:,} finished"]
+    arrived = f"{counts.arrived:,} request{'' if counts.arrived == 1 else 's'}"
+    parts = [f"{arrived} in {format_time(outcome.duration_s)}: {counts.finished:,} finished"]
     parts += [f"{number:,} {name}" for name in ("rejected", "cut") if (number := getattr(counts, name))]
     parts += [f"{counts.preemptions:,} preemptions"] if counts.preemptions else []
     parts += [f"statistics over {counts.measured:,}"] if counts.measured != counts.arrived else []

@@ -533,6 +533,9 @@ def make_load(
         lengths = isl, osl
         typical, longest = isl.mean + osl.mean, int(isl.quantile(1.0) + osl.quantile(1.0))
         notes = (_IN_STEP,) if (users or 0) > 1 and osl.quantile(0.0) == osl.quantile(1.0) else ()
+    sent = count if question.trace is None else min(len(trace), question.requests or len(trace))
+    if users is None and warmup >= sent:
+        raise WorkloadError(f"warmup={warmup} leaves none of {sent:,} requests to count; use fewer")
     arrivals = _dressed(arrivals, question)
     load = Load(arrivals, typical, longest, users, warmup, question.duration, objective, count=count, lengths=lengths,
                 blocks=blocks)  # fmt: skip

@@ -211,6 +211,8 @@ def _guarded(
         yield from rows
     except FileNotFoundError:
         raise SpecError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise SpecError(f"{path}: is a folder, not a file") from None
     except UnicodeDecodeError:
         raise SpecError(f"{path}: is not UTF-8 text") from None
     except (OSError, EOFError, csv.Error, zlib.error) as error:

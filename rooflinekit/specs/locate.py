@@ -126,6 +126,8 @@ def unknown_name(kind: str, name: str, suggestions: Sequence[str]) -> UnknownNam
     error.suggestions = list(suggestions)
     if suggestions:
         error.args = (f"{error}; nearest: {', '.join(suggestions)}",)
+    elif kind == "accelerator" and "," in name:
+        error.args = (f"{error}; give one, `rooflinekit sweep` and `rooflinekit plan` take several",)
     elif kind in _LISTED:
         error.args = (f"{error}; {_LISTED[kind]} what is known",)
     return error

@@ -87,3 +87,9 @@ def test_carbon_is_that_of_the_fleets_power() -> None:
     answer = json.loads(RUN.invoke(app, ["plan", "llama-3-8b", "--rate", "5", "--carbon", "300", *QUICK]).stdout)
     kg = answer["best"]["watts"] / 1e3 * 300 / 1e3
     assert f"CO2: {kg:.3g} kg an hour, at 300 g/kWh (given)" in answer["warnings"]
+
+
+def test_a_small_limit_of_power_is_not_said_as_none() -> None:
+    result = CliRunner().invoke(app, ["plan", "llama3-8b", "--rate", "5", "--gpu", "h100-sxm", "--limit", "power=1W"])
+    assert result.exit_code == 3
+    assert "more than the 0.00100 kW that there are" in result.stderr

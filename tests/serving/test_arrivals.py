@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflinekit.load.arrivals import Burst, ClosedLoop, Gamma, Requests, generate, parse_process
+from rooflinekit.load.arrivals import Burst, ClosedLoop, Drawn, Gamma, Requests, generate, parse_process
 from rooflinekit.load.lengths import Fixed, LogNormal, Uniform
 from rooflinekit.model.types.errors import InputError, WorkloadError
 
@@ -121,3 +121,10 @@ def test_texts_that_mean_nothing_are_refused_by_name(text, said):
 def test_no_text_makes_a_traceback(text):
     with suppress(InputError):
         parse_process(text)
+
+
+def test_a_load_ends_before_the_clock_stands_still():
+    """Beyond 1e10 s a step of milliseconds is lost in a float of seconds: the loop would play for ever."""
+    assert Drawn.of(Gamma(1e-9, 0.0), PLAIN, 10).time[-1] == pytest.approx(1e10)
+    with pytest.raises(WorkloadError, match=r"request 11 arrives after 10,000,000,000 s"):
+        Drawn.of(Gamma(1e-9, 0.0), PLAIN, 12)

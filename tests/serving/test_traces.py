@@ -474,3 +474,8 @@ def test_conversations_that_are_all_too_short_are_not_called_an_empty_file(tmp_p
     path.write_text('[{"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello"}]}]')
     with pytest.raises(SpecError, match="no conversation has 4 to 1,024 tokens in"):
         load_trace(path)
+
+
+def test_a_folder_is_no_trace(tmp_path):
+    with pytest.raises(SpecError, match="is a folder, not a file"):
+        load_trace(tmp_path)

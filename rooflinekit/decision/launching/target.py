@@ -369,8 +369,8 @@ def _predicted(given: Keywords) -> Estimate:
     if not answer.memory.fits:
         need, have = answer.memory.needed_bytes / 1e9, answer.memory.available_bytes / 1e9
         raise DoesNotFitError(
-            f"{answer.model} on {answer.gpu} does not fit: needs {need:.1f} GB per accelerator and has {have:.1f} GB; "
-            "nothing is exported"
+            f"{answer.model} on {answer.gpu} does not fit: needs {need:,.1f} GB per accelerator and has {have:,.1f} "
+            "GB; nothing is exported"
         )
     return answer
 

@@ -33,7 +33,7 @@ from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DeploymentError, DoesNotFitError, DtypeError, WorkloadError
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.model import MixtureOfExperts, Model
-from rooflinekit.model.types.units import percent
+from rooflinekit.model.types.units import percent, significant
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.simulation.tiers import CacheTier
 from rooflinekit.specs import load_accelerator, load_model, load_system
@@ -564,8 +564,8 @@ def refused_fleet(question: PlanQuestion, parts: Sequence[Part]) -> str:
     if budget < math.inf:
         watts = fleet_watts(parts, question.demand, question.tariff.pue, peak=True)
         if watts is None or watts > budget:
-            drawn = "an unknown power" if watts is None else f"{watts / 1e3:,.1f} kW at the peak"
-            return f"takes {drawn}, more than the {budget / 1e3:,.1f} kW that there are"
+            drawn = "an unknown power" if watts is None else f"{significant(watts / 1e3)} kW at the peak"
+            return f"takes {drawn}, more than the {significant(budget / 1e3)} kW that there are"
     return ""
 
 

@@ -102,7 +102,8 @@ class Tally:
         lines = []
         if self.failed:
             most, count = self.errors.most_common(1)[0]
-            others = f", and {len(self.errors) - 1} other reasons" if len(self.errors) > 1 else ""
+            more = len(self.errors) - 1
+            others = f", and {more} other reason{'' if more == 1 else 's'}" if more else ""
             lines.append(f"{self.failed:,} of {self.rows:,} rows could not be answered: {most} ({count:,}){others}")
         told = ((word, words) for word, words in _WORDS.items() if self.barred[word])
         lines += [f"{self.barred[word]:,} of {self.rows:,} rows {words}" for word, words in told]

@@ -181,6 +181,8 @@ def number(cell: object) -> float:
 
 
 def _refusal(cell: object, value: float, name: str, least: int) -> str:
+    if isinstance(cell, str) and ":" in cell and f"{name}_cv" in _OPTIONS:
+        return f"{name} must be a mean in a table, not {cell}; {name}_cv says how lengths vary"
     given = cell if isinstance(cell, Real) else value
     try:
         whole_number(given, name, least)

@@ -11,7 +11,6 @@ GB = 1e9
 MIB = float(2**20)
 GIB = float(2**30)
 
-_LONGEST_S = 1e4 - 0.5  # longer than this, or larger than that, is written with an exponent
 _SHORTEST_S = 1e-12
 _LARGEST = 1e22 - 0.5e18
 
@@ -57,15 +56,17 @@ def parse_quantity(text: object, dimension: str) -> float:
 
 
 def format_time(seconds: float) -> str:
-    """Three significant digits, in the unit that reads best; with an exponent where no unit reads well.
+    """Three significant digits, in the unit that reads best; whole seconds from 1,000 s, an exponent from 1e9 s.
 
     >>> format_time(0.00479), format_time(12.5e-6), format_time(1.234), format_time(0.745e-9), format_time(1.2e15)
     ('4.79 ms', '12.5 µs', '1.23 s', '0.745 ns', '1.20e+15 s')
-    >>> format_time(2e-16)
-    '2.00e-16 s'
+    >>> format_time(12e3), format_time(2e-16)
+    ('12,000 s', '2.00e-16 s')
     """
-    if abs(seconds) >= _LONGEST_S or 0 < abs(seconds) < _SHORTEST_S:
+    if abs(seconds) >= _LARGEST_PLAIN or 0 < abs(seconds) < _SHORTEST_S:
         return f"{seconds:.2e} s"
+    if abs(seconds) >= 999.5:
+        return f"{seconds:,.0f} s"
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
         if abs(seconds) >= scale * 0.9995 or (seconds == 0 and unit == "µs"):
             return f"{_three(seconds / scale)} {unit}"

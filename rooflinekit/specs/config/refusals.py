@@ -86,7 +86,7 @@ def unidentified(config: Mapping[str, object], origin: str, known: Iterable[str]
     if model_type is None and not architectures:
         native = {"dim", "n_layers", "n_heads"} <= set(config)
         why = "looks like a native inference config" if native else "has neither model_type nor architectures"
-        told = f"it {why}; keys seen: {seen}; --as CLASS reads it as a known one"
+        told = f"it {why}; keys seen: {seen or 'none'}; --as CLASS reads it as a known one"
         return ArchitectureError(f"{origin}: not a Hugging Face config: {told}")
     what = model_type if model_type is not None else architectures
     near = nearest(what, known) if isinstance(what, str) and len(what) <= 60 else []
