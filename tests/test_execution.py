@@ -125,11 +125,22 @@ def test_launches_of_experts_blocks_and_latent_keys_are_counted_where_the_host_w
 
 
 def test_a_prompt_launches_the_chunks_of_a_recurrence_one_by_one():
-    """36 delta rules of Qwen3-Next: ten kernels each in a prompt, one in a decode step."""
+    """36 delta rules of Qwen3-Next, 19 kernels each in a prompt, and 20 of Kimi-Linear, 25; one in a decode step."""
+    for model, layers, each in (("qwen3-next-80b-a3b", 36, 19), ("kimi-linear-48b-a3b", 20, 25)):
+        plan = resolve(model, "b200-sxm", read_deployment({"tp": 2}), None).plan
+        for batch, launches in ((Batch.prefill(1.0, 64.0), each * layers), (Batch.decode(1.0, 64.0), layers)):
+            rules = [kernel for kernel in plan.kernels(batch) if kernel.name == "delta_rule"]
+            assert launches_of(rules, plan.costs) == launches
+
+
+def test_the_gate_of_a_shared_expert_is_computed():
+    """Qwen3-Next: a product of 2,048 weights a token and layer on every rank, and a pass over the shared expert's."""
     plan = resolve("qwen3-next-80b-a3b", "b200-sxm", read_deployment({"tp": 2}), None).plan
-    for batch, launches in ((Batch.prefill(1.0, 64.0), 360), (Batch.decode(1.0, 64.0), 36)):
-        rules = [kernel for kernel in plan.kernels(batch) if kernel.name == "delta_rule"]
-        assert launches_of(rules, plan.costs) == launches
+    kernels = {kernel.name: kernel for kernel in plan.kernels(Batch.decode(8.0, 64.0))}
+    assert kernels["shared_gate"].count == kernels["shared_gated"].count == 48
+    assert float(kernels["shared_gate"].flops) == 2 * 8 * 2048
+    without = resolve("deepseek-r1", "b200-sxm", read_deployment({"tp": 8}), None).plan
+    assert not any("shared_gate" == kernel.name for kernel in without.kernels(Batch.decode(8.0, 64.0)))
 
 
 def test_prompts_that_fit_into_a_graph_launch_their_attention_alone():
@@ -172,8 +183,22 @@ def test_eager_execution_is_bound_by_its_launches():
     assert decode_time(eager, 256.0) == pytest.approx(decode_time(graphs, 256.0))
 
 
+def test_ranks_join_for_a_norm_over_all_heads():
+    """MiniMax-M2 norms all 48 query heads at once, so each of 62 layers has a sum over ranks; Qwen3 norms each head."""
+
+    def joined(model: str, tp: int) -> list[int]:
+        kernels = resolve(model, "b200-sxm", read_deployment({"tp": tp}), None).plan.kernels(Batch.decode(4.0, 64.0))
+        return [int(kernel.count) for kernel in kernels if kernel.name == "qk_norm_reduce"]
+
+    assert joined("minimax-m2", 4) == [62]
+    assert joined("minimax-m2", 1) == joined("qwen3-32b", 4) == []
+
+
 def test_an_eager_step_costs_what_its_host_takes():
-    """Qwen3-14B AWQ on an A100, --enforce-eager: 20.6 ms a token (vLLM issue 20469); an H100's host launches faster."""
+    """Qwen3-14B AWQ on an A100, --enforce-eager: 20.6 ms a token (vLLM issue 20469); an H100's host launches faster.
+
+    Whisper on an MI355X: 2.15 ms a token without graphs (vLLM PR 48664).
+    """
     asked = {"weights": "int4", "engine": "vllm@0.9.1", "isl": 16000, "osl": 200}
     graphs, eager, faster = (
         rk.estimate("qwen3-14b", "a100-sxm-80gb", **asked, **more).tpot_ms
@@ -181,10 +206,22 @@ def test_an_eager_step_costs_what_its_host_takes():
     )
     assert eager == pytest.approx(20.6, rel=0.05)
     assert graphs <= faster < eager
+    whisper = rk.estimate("whisper-large-v3-turbo", "mi355x", engine="vllm", isl=60, osl=2, eager=True)
+    assert whisper.tpot_ms == pytest.approx(2.15, rel=0.05)
     with pytest.raises(rk.UnknownNameError, match="h100-server"):
         rk.estimate("qwen3-14b", host="h100")
     with pytest.raises(rk.InputError, match="makes no sense"):
         rk.estimate("qwen3-14b", host="0.1")
+
+
+def test_prompts_wait_for_the_launches_of_the_usual_host():
+    """Prompts of 64 tokens have nothing to do but to be launched: 46 us on an A100's host for 26 on an H100's."""
+    asked = {"engine": "sglang@0.5.6", "isl": 64, "osl": 2}
+    usual, faster = (
+        rk.estimate("llama-3.1-70b", "a100-sxm-80gb", tp=8, **asked, **more).ttft_ms
+        for more in ({}, {"host": "h100-server"})
+    )
+    assert usual - faster == pytest.approx(966 * 2.3 * 20e-3, rel=0.02)
 
 
 def test_a_launch_of_a_prompt_step_takes_longer_by_its_factor():
