@@ -64,7 +64,7 @@ def test_grouped_heads_read_again_lengthen_decode_attention_alone():
 
 
 def test_dequantised_experts_take_longer_arithmetic_where_no_tensor_core_reads_four_bits():
-    prompt, few = Batch.prefill(1.0, 8192.0), Batch.decode(4.0, 1024.0)  # a few sequences wait for the weights
+    prompt, few = Batch.prefill(1.0, 8192.0), Batch.decode(4.0, 1024.0)
 
     def experts(gpu: str, dequantised: float, batch: Batch) -> Any:
         plan = resolve("gpt-oss-120b", gpu, read_deployment({}), None).plan
@@ -77,7 +77,11 @@ def test_dequantised_experts_take_longer_arithmetic_where_no_tensor_core_reads_f
     assert wider.compute == pytest.approx(3.0 * plain.compute)
     assert wider.expected > plain.expected
     assert wider.expected == pytest.approx(plain.overhead + wider.compute)
-    assert experts("h200-sxm", 2.0, few).expected == experts("h200-sxm", 0.0, few).expected
+    # a few sequences have hardly more than a row for each of their experts, and 16 are computed: on the same die alike
+    once, same = (experts(gpu, 0.0, few) for gpu in ("h200-sxm", "h100-sxm"))
+    assert once.compute > 12.0 * float(once.kernel.flops) / 989.4e12
+    assert once.compute == pytest.approx(same.compute, rel=0.15)
+    assert once.expected < experts("h200-sxm", 2.0, few).expected
     own = {gpu: resolve("gpt-oss-120b", gpu, read_deployment({}), None).plan.costs.dequantised
            for gpu in ("b200-sxm", "a100-sxm-80gb", "l40s", "h200-sxm")}  # fmt: skip
     assert [gpu for gpu, much in own.items() if much] == ["h200-sxm"]  # operands from registers: Ampere, Ada
@@ -120,8 +124,8 @@ def test_launches_of_experts_blocks_and_latent_keys_are_counted_where_the_host_w
         assert launches_of(kernels(batch), many) - launches_of(kernels(batch), few) == layers * 2 * 3
         scaled = StepCosts(block_launches=2)  # inputs of NVFP4 are scaled by blocks too
         assert launches_of(kernels(batch), scaled) > launches_of(kernels(batch), few) + 4 * layers
-    # qkv_a, q_b, kv_b, o in 61 layers; gate and up, down of 3 dense layers and of 58 shared experts
-    assert prompt(block_launches=2) - alone == pytest.approx((4 * 61 + 2 * 61) * 1e-3)
+    # qkv_a, q_b, kv_b, o in 61 layers; gate and up, down of 3 dense layers, of 58 shared experts, and of 58 x 256 routed
+    assert prompt(block_launches=2) - alone == pytest.approx((4 * 61 + 2 * 61 + 2 * 58) * 1e-3)
 
 
 def test_a_prompt_launches_the_chunks_of_a_recurrence_one_by_one():

@@ -243,7 +243,7 @@ def attention_operations(block: Attention, shard: Shard) -> list[Operation]:
     if block.q_norm or block.k_norm:
         tp = shard.tp
         scales = _local_norm(block.q_norm, block.heads, dim, tp) + _local_norm(block.k_norm, block.kv_heads, dim, tp)
-        if tp > 1 and block.heads > 1 and block.q_norm % (block.heads * dim) == 0 < block.q_norm:
+        if tp > 1 and block.norm_over_heads:
             ops.append(shard.joined("qk_norm_reduce", "all_reduce", _SQUARES))
         ops.append(Elementwise("qk_norm", rotated, rotated, 4.0 * rotated, scales, shard.other, made=made))
     if block.rotary:

@@ -336,8 +336,9 @@ def launches_of(kernels: Iterable[Kernel], costs: StepCosts, graphed: bool = Fal
 
 def _launches_of(kernel: Kernel, costs: StepCosts) -> int:
     """Launches of `count` kernels: experts are routed, sorted and joined by kernels of their own."""
-    if kernel.family == "moe":
-        return kernel.count * (costs.expert_launches + costs.routed_launches * kernel.dequantised)
+    if kernel.family == "moe":  # both products' inputs are scaled by blocks
+        scaled = 2 * (costs.block_launches - 1) * (kernel.dtype in _BLOCKS)
+        return kernel.count * (costs.expert_launches + scaled + costs.routed_launches * kernel.dequantised)
     if kernel.family == "mla_prefill":
         return kernel.count * costs.latent_launches
     if kernel.family == "sparse_attention":  # with its indexer as many as latent attention: an assumption
@@ -716,7 +717,7 @@ def _as_fitted(engine: Engine, system: System, calibration: Calibration | None, 
         weight = precision.formats.experts
         unpacking = f"moe/{precision.compute(weight).value}/{weight.unit.value}"
         measured = calibration is not None and unpacking in calibration.families
-        if measured or accelerator.compute_capability.startswith(_FROM_REGISTERS):
+        if measured or not accelerator.unpacks_first:
             own = replace(own, dequantised=0.0, routed=0.0)
             engine = replace(engine, costs=own)
     if not accelerator.is_cpu:
@@ -739,7 +740,6 @@ def _as_run(deployment: Deployment, system: System) -> Deployment:
 
 PAIR = 2
 """Accelerators up to which engines' own all-reduce runs over PCI Express."""
-_FROM_REGISTERS = "8."  # mma.sync; Hopper's wgmma reads its operands from shared memory
 _BLOCKS = (Dtype.FP8_BLOCK, Dtype.NVFP4, Dtype.MXFP4)
 """Formats whose inputs are scaled by blocks, which a kernel before the product works out."""
 _DBO = "tokens", "dbo_decode_token_threshold and dbo_prefill_token_threshold of vLLM"

@@ -757,7 +757,7 @@ class ExpertsTime:
         """Time of one launch [s]."""
         gpu, shape, weights = system.accelerator, kernel.shaped(ExpertsShape), kernel.weight_bytes
         routed, touched = shape.routed, shape.touched
-        rows = maximum(self.rows, _TILE) if kernel.dequantised else self.rows
+        rows = maximum(self.rows, _TILE) if kernel.dequantised and gpu.unpacks_first else self.rows
         compute = experts_compute(kernel.flops, rows, touched, routed, self.compute, gpu.peak(kernel.dtype))
         if warm:
             weights = streamed(weights, self.cache_share * gpu.l2_bytes, self.cache_speed)
