@@ -124,7 +124,7 @@ def test_launches_of_experts_blocks_and_latent_keys_are_counted_where_the_host_w
         assert launches_of(kernels(batch), many) - launches_of(kernels(batch), few) == layers * 2 * 3
         scaled = StepCosts(block_launches=2)  # inputs of NVFP4 are scaled by blocks too
         assert launches_of(kernels(batch), scaled) > launches_of(kernels(batch), few) + 4 * layers
-    # qkv_a, q_b, kv_b, o in 61 layers; gate and up, down of 3 dense layers, of 58 shared experts, and of 58 x 256 routed
+    # qkv_a, q_b, kv_b, o in 61 layers; gate and up, down of 3 dense layers and of 58 shared experts, and of the routed
     assert prompt(block_launches=2) - alone == pytest.approx((4 * 61 + 2 * 61 + 2 * 58) * 1e-3)
 
 
@@ -144,7 +144,7 @@ def test_the_gate_of_a_shared_expert_is_computed():
     assert kernels["shared_gate"].count == kernels["shared_gated"].count == 48
     assert float(kernels["shared_gate"].flops) == 2 * 8 * 2048
     without = resolve("deepseek-r1", "b200-sxm", read_deployment({"tp": 8}), None).plan
-    assert not any("shared_gate" == kernel.name for kernel in without.kernels(Batch.decode(8.0, 64.0)))
+    assert not any(kernel.name == "shared_gate" for kernel in without.kernels(Batch.decode(8.0, 64.0)))
 
 
 def test_prompts_that_fit_into_a_graph_launch_their_attention_alone():

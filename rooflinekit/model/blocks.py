@@ -276,8 +276,10 @@ def attention_operations(block: Attention, shard: Shard) -> list[Operation]:
 
 
 _SQUARES = 4
-"""Width of the sums of squares, of queries and of keys in fp32, that ranks add up for a norm over all heads: two in vLLM
-and SGLang from 0.5.8 on (minimax_m2.py), which SGLang before that sends one by one."""
+"""Width of two sums of squares in fp32, of queries and of keys, that ranks add up for a norm over all heads.
+
+One all-reduce under vLLM and under SGLang from 0.5.8 on (minimax_m2.py in both), two before that.
+"""
 
 
 def _without_keys(op: Linear, block: Attention | CrossAttention) -> Linear:
