@@ -137,6 +137,17 @@ def test_a_prompt_launches_the_chunks_of_a_recurrence_one_by_one():
             assert launches_of(rules, plan.costs) == launches
 
 
+def test_experts_of_4_bits_are_two_calls_where_they_compute_in_them():
+    """36 layers of gpt-oss-120b on a B200, whose experts are one call behind that which quantises their inputs."""
+
+    def launches(gpu: str) -> int:
+        plan = resolve("gpt-oss-120b", gpu, read_deployment({"engine": "sglang@0.5.6"}), None).plan
+        experts = [kernel for kernel in plan.kernels(Batch.prefill(1.0, 64.0)) if kernel.family == "moe"]
+        return launches_of(experts, plan.costs)
+
+    assert (launches("b200-sxm"), launches("h200-sxm")) == (36 * 2, 36 * 6)
+
+
 def test_the_gate_of_a_shared_expert_is_computed():
     """Qwen3-Next: a product of 2,048 weights a token and layer on every rank, and a pass over the shared expert's."""
     plan = resolve("qwen3-next-80b-a3b", "b200-sxm", read_deployment({"tp": 2}), None).plan
@@ -195,7 +206,13 @@ def test_ranks_join_for_a_norm_over_all_heads():
         return [int(kernel.count) for kernel in kernels if kernel.name == "qk_norm_reduce"]
 
     assert joined("minimax-m2", 4) == [62]
-    assert joined("minimax-m2", 1) == joined("qwen3-32b", 4) == []
+    assert joined("minimax-m2", 1) == joined("qwen3-32b", 4) == joined("command-r-plus", 4) == []
+    plan = resolve("minimax-m2", "b200-sxm", read_deployment({"tp": 4}), None).plan
+    late, none = (
+        replace(plan, engine=replace(plan.engine, costs=StepCosts(collective=wait))).time(Batch.decode(4.0, 64.0))
+        for wait in (1e-3, 0.0)
+    )
+    assert float(late.expected) - float(none.expected) == pytest.approx((2 * 62 + 2) * 1e-3)  # not those of the norm
 
 
 def test_an_eager_step_costs_what_its_host_takes():

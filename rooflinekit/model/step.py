@@ -364,7 +364,8 @@ def changed(timed: KernelTime, costs: StepCosts) -> KernelTime:
     kernel = timed.kernel
     if (costs.memory != 1.0 or costs.compute != 1.0) and kernel.gpus == 1:
         timed = _slower(timed, costs)
-    shift = (kernel.count * costs.collective if kernel.gpus > 1 else 0.0) - costs.hidden * timed.overhead
+    waits = kernel.gpus > 1 and kernel.name != "qk_norm_reduce"  # ranks met a product ago
+    shift = (kernel.count * costs.collective if waits else 0.0) - costs.hidden * timed.overhead
     if costs.dequantised and kernel.dequantised and kernel.family == "moe":
         wider = (1.0 + costs.dequantised) * timed.compute
         longer = maximum(timed.overhead + wider - timed.expected, 0.0) + kernel.count * costs.routed
@@ -702,8 +703,8 @@ def _one_by_one(costs: StepCosts) -> StepCosts:
 def _as_fitted(engine: Engine, system: System, calibration: Calibration | None, precision: Precision) -> Engine:
     """The engine without costs that were fitted on GPUs, on a CPU: it has those that files of this CPU showed.
 
-    An accelerator that computes with 4-bit weights dequantises none, and where such experts were measured their times
-    hold it already. Tensor cores that take operands from registers (compute capability 8) hardly wait for the
+    An accelerator that computes with 4-bit weights dequantises none, and experts in MXFP4 are one call there, behind
+    that which quantises their inputs. Where such experts were measured their times hold the unpacking already. Tensor cores that take operands from registers (compute capability 8) hardly wait for the
     unpacking: served runs of gpt-oss on A100 had none of it (docs/accuracy.md), a table of L40S 27 %.
 
     ggml multiplies a single row there by a kernel of its own (llamafile/sgemm.cpp leaves out n < 2), as fast as the
@@ -712,6 +713,8 @@ def _as_fitted(engine: Engine, system: System, calibration: Calibration | None, 
     accelerator, served, own = system.accelerator, calibration.served if calibration else None, engine.costs
     if accelerator.supports(Dtype.NVFP4) and own.dequantised:
         own = replace(own, dequantised=0.0, routed=0.0, routed_launches=0)
+        if precision.formats.experts is Dtype.MXFP4:
+            own = replace(own, expert_launches=min(own.expert_launches, _AS_ONE))
         engine = replace(engine, costs=own)
     elif own.dequantised:
         weight = precision.formats.experts
@@ -740,6 +743,9 @@ def _as_run(deployment: Deployment, system: System) -> Deployment:
 
 PAIR = 2
 """Accelerators up to which engines' own all-reduce runs over PCI Express."""
+_AS_ONE = 2
+"""Calls for such experts: TRT-LLM's kernels for Blackwell, which SGLang 0.5.6 (server_args.py: flashinfer_mxfp4) and
+vLLM take by default for gpt-oss too (trtllm_fp4_block_scale_moe of flashinfer)."""
 _BLOCKS = (Dtype.FP8_BLOCK, Dtype.NVFP4, Dtype.MXFP4)
 """Formats whose inputs are scaled by blocks, which a kernel before the product works out."""
 _DBO = "tokens", "dbo_decode_token_threshold and dbo_prefill_token_threshold of vLLM"
