@@ -704,8 +704,9 @@ def _as_fitted(engine: Engine, system: System, calibration: Calibration | None, 
     """The engine without costs that were fitted on GPUs, on a CPU: it has those that files of this CPU showed.
 
     An accelerator that computes with 4-bit weights dequantises none, and experts in MXFP4 are one call there, behind
-    that which quantises their inputs. Where such experts were measured their times hold the unpacking already. Tensor cores that take operands from registers (compute capability 8) hardly wait for the
-    unpacking: served runs of gpt-oss on A100 had none of it (docs/accuracy.md), a table of L40S 27 %.
+    that which quantises their inputs. Where such experts were measured their times hold the unpacking already. Tensor
+    cores that take operands from registers (compute capability 8) hardly wait for it: served runs of gpt-oss on A100
+    had none of it (docs/accuracy.md), a table of L40S 27 %.
 
     ggml multiplies a single row there by a kernel of its own (llamafile/sgemm.cpp leaves out n < 2), as fast as the
     weights are read: what a fit finds beside the kernels is of more rows.
