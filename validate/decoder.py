@@ -212,7 +212,7 @@ _BUILT = {
     Layer: ("mixer", "ffn", "norm", "norms", "parallel"),
     Attention: (
         "heads", "kv_heads", "head_dim", "v_head_dim", "window", "chunk", "qkv_bias", "o_bias", "q_norm", "k_norm",
-        "gated", "keys_are_values", "rotary",
+        "norm_over_heads", "gated", "keys_are_values", "rotary",
     ),
     LatentAttention: ("heads", "q_rank", "kv_rank", "nope_dim", "rope_dim", "v_dim"),
     DenseFFN: ("width", "gated", "bias"),

@@ -324,11 +324,11 @@ def _calibration(gpu: Accelerator, engine: str, asked: str | None) -> tuple[Cali
 
 
 def _on_host(engine: Engine, deployment: Deployment, gpu: Accelerator) -> Engine:
-    """The engine with the time of a launch of its host, where that is named or graphs are off."""
-    settings = deployment.settings
-    host = host_of(settings.host, gpu.name, settings.eager) if engine.costs.launch else None
+    """The engine with the time of a launch of its host, the one that is named or the accelerator's usual one."""
+    host = host_of(deployment.settings.host, gpu.name) if engine.costs.launch else None
     if host is None:
         return engine
+    host = host.of(engine.costs.launch)
     spread = {**engine.costs.spread, "launch": host.spread}
     costs = replace(engine.costs, launch=host.launch, spread=spread)
     kept = tuple(each for each in engine.provenance if not each.quantity.startswith("engine.launch"))

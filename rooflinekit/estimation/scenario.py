@@ -124,7 +124,7 @@ class Steps(TypedDict, total=False):
     front_end: Annotated[str, OptionRow("http, or token-ids: prompts come as token ids to the engine's own interface.", "http", complete=("http", "token-ids"), group="Engine")]
     api_servers: Annotated[int | None, OptionRow("Processes that read requests and stream answers (vLLM's --api-server-count).", usual="the engine's", also=("api_server_count",), most=1024, group="Engine")]
     stream_interval: Annotated[int, OptionRow("Tokens that the front end sends together.", 1, group="Engine")]
-    host: Annotated[str | None, OptionRow("Host of the accelerators: h100-server, a100-server, gb10, or its time of a kernel's launch in us.", kind="text", usual="that of the fits; with --eager the accelerator's usual one", metavar="CLASS|US", group="Engine")]
+    host: Annotated[str | None, OptionRow("Host of the accelerators: h100-server, a100-server, mi300-server, gb10, or its time of a kernel's launch in us.", kind="text", usual="the accelerator's usual one", metavar="CLASS|US", group="Engine")]
 
 class LayoutOptions(Hardware, Parallelism, FormatsOptions, EngineOptions, total=False):
     """Everything that lays out a plan."""

@@ -138,7 +138,8 @@ def expert_operations(block: MixtureOfExperts, shard: Shard) -> list[Operation]:
         shared = DenseFFN(block.shared_width // shard.tp, block.gated)
         ops += _ffn(shared, shard, "shared_experts", "shared_")
         if block.shared_gate:
-            ops.append(Parameters("shared_experts", shard.hidden, shard.other))
+            ops.append(shard.linear("shared_gate", shard.hidden, (("gate", 1),), "other"))
+            ops.append(_pass("shared_gated", shard.hidden + 1, shard.hidden, shard.hidden + 4.0))
     return ops
 
 
@@ -242,6 +243,8 @@ def attention_operations(block: Attention, shard: Shard) -> list[Operation]:
     if block.q_norm or block.k_norm:
         tp = shard.tp
         scales = _local_norm(block.q_norm, block.heads, dim, tp) + _local_norm(block.k_norm, block.kv_heads, dim, tp)
+        if tp > 1 and block.norm_over_heads:
+            ops.append(shard.joined("qk_norm_reduce", "all_reduce", _SQUARES))
         ops.append(Elementwise("qk_norm", rotated, rotated, 4.0 * rotated, scales, shard.other, made=made))
     if block.rotary:
         ops.append(Elementwise("rope", rotated, rotated, 3.0 * rotated, made=made))
@@ -270,6 +273,13 @@ def attention_operations(block: Attention, shard: Shard) -> list[Operation]:
     if block.gated:
         ops.append(Elementwise("output_gate", 2 * out, out, 5.0 * out))
     return [*ops, _output(out, shard, block.o_bias)]
+
+
+_SQUARES = 4
+"""Width of two sums of squares in fp32, of queries and of keys, that ranks add up for a norm over all heads.
+
+One all-reduce under vLLM and under SGLang from 0.5.8 on (minimax_m2.py in both), two before that.
+"""
 
 
 def _without_keys(op: Linear, block: Attention | CrossAttention) -> Linear:
@@ -509,7 +519,7 @@ def delta_net_operations(block: GatedDeltaNet, shard: Shard) -> list[Operation]:
             7.0,
             values + decays,
             shard.other,
-            prompt_launches=10,
+            prompt_launches=25 if block.decay_rank or block.whole_decay else 19,
         ),
         Elementwise("gated_norm", 2 * value_width, value_width, 8.0 * value_width, block.value_dim, shard.other),
         shard.linear("o_proj", value_width, (("o", shard.hidden),)),

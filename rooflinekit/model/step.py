@@ -336,8 +336,9 @@ def launches_of(kernels: Iterable[Kernel], costs: StepCosts, graphed: bool = Fal
 
 def _launches_of(kernel: Kernel, costs: StepCosts) -> int:
     """Launches of `count` kernels: experts are routed, sorted and joined by kernels of their own."""
-    if kernel.family == "moe":
-        return kernel.count * (costs.expert_launches + costs.routed_launches * kernel.dequantised)
+    if kernel.family == "moe":  # both products' inputs are scaled by blocks
+        scaled = 2 * (costs.block_launches - 1) * (kernel.dtype in _BLOCKS)
+        return kernel.count * (costs.expert_launches + scaled + costs.routed_launches * kernel.dequantised)
     if kernel.family == "mla_prefill":
         return kernel.count * costs.latent_launches
     if kernel.family == "sparse_attention":  # with its indexer as many as latent attention: an assumption
@@ -363,7 +364,8 @@ def changed(timed: KernelTime, costs: StepCosts) -> KernelTime:
     kernel = timed.kernel
     if (costs.memory != 1.0 or costs.compute != 1.0) and kernel.gpus == 1:
         timed = _slower(timed, costs)
-    shift = (kernel.count * costs.collective if kernel.gpus > 1 else 0.0) - costs.hidden * timed.overhead
+    waits = kernel.gpus > 1 and kernel.name != "qk_norm_reduce"  # ranks met a product ago
+    shift = (kernel.count * costs.collective if waits else 0.0) - costs.hidden * timed.overhead
     if costs.dequantised and kernel.dequantised and kernel.family == "moe":
         wider = (1.0 + costs.dequantised) * timed.compute
         longer = maximum(timed.overhead + wider - timed.expected, 0.0) + kernel.count * costs.routed
@@ -701,9 +703,10 @@ def _one_by_one(costs: StepCosts) -> StepCosts:
 def _as_fitted(engine: Engine, system: System, calibration: Calibration | None, precision: Precision) -> Engine:
     """The engine without costs that were fitted on GPUs, on a CPU: it has those that files of this CPU showed.
 
-    An accelerator that computes with 4-bit weights dequantises none, and where such experts were measured their times
-    hold it already. Tensor cores that take operands from registers (compute capability 8) hardly wait for the
-    unpacking: served runs of gpt-oss on A100 had none of it (docs/accuracy.md), a table of L40S 27 %.
+    An accelerator that computes with 4-bit weights dequantises none, and experts in MXFP4 are one call there, behind
+    that which quantises their inputs. Where such experts were measured their times hold the unpacking already. Tensor
+    cores that take operands from registers (compute capability 8) hardly wait for it: served runs of gpt-oss on A100
+    had none of it (docs/accuracy.md), a table of L40S 27 %.
 
     ggml multiplies a single row there by a kernel of its own (llamafile/sgemm.cpp leaves out n < 2), as fast as the
     weights are read: what a fit finds beside the kernels is of more rows.
@@ -711,12 +714,14 @@ def _as_fitted(engine: Engine, system: System, calibration: Calibration | None, 
     accelerator, served, own = system.accelerator, calibration.served if calibration else None, engine.costs
     if accelerator.supports(Dtype.NVFP4) and own.dequantised:
         own = replace(own, dequantised=0.0, routed=0.0, routed_launches=0)
+        if precision.formats.experts is Dtype.MXFP4:
+            own = replace(own, expert_launches=min(own.expert_launches, _AS_ONE))
         engine = replace(engine, costs=own)
     elif own.dequantised:
         weight = precision.formats.experts
         unpacking = f"moe/{precision.compute(weight).value}/{weight.unit.value}"
         measured = calibration is not None and unpacking in calibration.families
-        if measured or accelerator.compute_capability.startswith(_FROM_REGISTERS):
+        if measured or not accelerator.unpacks_first:
             own = replace(own, dequantised=0.0, routed=0.0)
             engine = replace(engine, costs=own)
     if not accelerator.is_cpu:
@@ -739,7 +744,9 @@ def _as_run(deployment: Deployment, system: System) -> Deployment:
 
 PAIR = 2
 """Accelerators up to which engines' own all-reduce runs over PCI Express."""
-_FROM_REGISTERS = "8."  # mma.sync; Hopper's wgmma reads its operands from shared memory
+_AS_ONE = 2
+"""Calls for such experts: TRT-LLM's kernels for Blackwell, which SGLang 0.5.6 (server_args.py: flashinfer_mxfp4) and
+vLLM take by default for gpt-oss too (trtllm_fp4_block_scale_moe of flashinfer)."""
 _BLOCKS = (Dtype.FP8_BLOCK, Dtype.NVFP4, Dtype.MXFP4)
 """Formats whose inputs are scaled by blocks, which a kernel before the product works out."""
 _DBO = "tokens", "dbo_decode_token_threshold and dbo_prefill_token_threshold of vLLM"

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from rooflinekit.model.types.errors import InputError, UnknownNameError
-from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.frozen import dataclass, replace
 from rooflinekit.model.types.hardware import Provenance
 from rooflinekit.specs.files import Parsed, kept
 from rooflinekit.specs.section import Cites, FileLayout, FileSection
 
+_OF_FITS = "h100-server"  # whose launch the costs of engines have
 _LEAST, _MOST = 1.0, 1000.0  # us of a launch that make sense
 
 
@@ -30,24 +31,40 @@ class _HostsFile(FileLayout):
 
 @dataclass(frozen=True)
 class HostClass:
-    """A host: its time of one launch without a CUDA graph [s], one standard error, and where they come from."""
+    """A host: its time of one launch without a CUDA graph [s], one standard error, and where they come from.
+
+    relative: the time over that of a host as engine costs were fitted with; 0 where it is told in microseconds.
+    """
 
     launch: float
     spread: float
     provenance: Provenance
+    relative: float = 0.0
+
+    def of(self, launch: float) -> HostClass:
+        """The host under an engine whose launch takes this long [s] on the host of the fits: all of it is slower.
+
+        >>> round(host_of("a100-server", "h100-sxm").of(5e-6).launch * 1e6, 2)
+        8.85
+        """
+        if not self.relative:
+            return self
+        own = launch * self.relative
+        provenance = replace(self.provenance, value=own)
+        return replace(self, launch=own, spread=self.spread * own / self.launch, provenance=provenance)
 
 
-def host_of(text: str | None, accelerator: str, eager: bool) -> HostClass | None:
-    """The host that is named, by its class or its launch in microseconds; the usual one of an accelerator where eager.
+def host_of(text: str | None, accelerator: str) -> HostClass | None:
+    """The host that is named, by its class or its launch in microseconds; else the usual one of an accelerator.
 
-    None where nothing is said: engine costs were fitted with one launch time for all.
+    None where that is the host of the fits.
 
-    >>> host_of("40", "h100-sxm", False).launch, host_of(None, "a100-sxm-80gb", True).launch
-    (4e-05, 4.6e-05)
+    >>> host_of("40", "h100-sxm").launch, host_of(None, "a100-sxm-80gb").launch, host_of(None, "h200-sxm")
+    (4e-05, 4.6e-05, None)
     """
     hosts, usual = kept(_read, Path(__file__).with_name("hosts.yaml"))
     if text is None:
-        named = next((name for name, chips in usual.items() if accelerator in chips), None) if eager else None
+        named = next((name for name, chips in usual.items() if accelerator in chips), None)
         return None if named is None else hosts[named]
     if text in hosts:
         return hosts[text]
@@ -70,6 +87,7 @@ def _read(path: Path) -> tuple[dict[str, HostClass], Mapping[str, tuple[str, ...
         launch, spread = (part.quantity_in(key, getattr(entry, key), "s") for key in ("launch", "spread"))
         said = Provenance(f"engine.launch ± {entry.spread}", launch, "s", part.titles(entry.source))
         hosts[str(name)] = HostClass(launch, spread, said)
+    hosts = {name: replace(host, relative=host.launch / hosts[_OF_FITS].launch) for name, host in hosts.items()}
     for name in file.usual:
         if name not in hosts:
             root.refuse("usual", f"{name!r} is none of the hosts: {', '.join(hosts)}")

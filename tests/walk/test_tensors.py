@@ -227,6 +227,11 @@ class Reality:
             for name, module in (("down to the experts", "down"), ("up from the experts", "up")):
                 shapes[name, "x"] = [tuple(self.out(f"ffn.expert_{module}_latent").shape)]
                 shapes[name, "weight"] = self.weights(f"ffn.expert_{module}_latent")
+        if spec.shared_gate:
+            gate = tuple(self.out("ffn.shared_gate").shape)
+            shapes["shared gate", "share"] = [gate]
+            shapes["shared gate", "weight"] = self.weights("ffn.shared_gate")
+            shapes["shared gated", "x"] = [tuple(self.out("ffn.shared").shape)]
         return shapes | (self.dense("ffn.shared", "shared ", "shared down") if spec.shared_width else {})
 
     def shapes(self) -> Shapes:

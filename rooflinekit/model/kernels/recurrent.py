@@ -92,8 +92,10 @@ class StateUpdate(Operation):
 
     The last axis is summed over in the read-out. flops_per_element: work on each state element for each token (2 update
     + 2 read-out, and what the variant adds). prompt_launches: kernels that engines launch for it in a step with
-    prompts, which they compute by chunks (SGLang 0.5.9: layers/attention/fla/chunk.py, linear/lightning_attn.py,
-    mamba/ops/ssd_*.py; vLLM has the same).
+    prompts, which they compute by chunks, with the copies and casts around them (SGLang 0.5.7: models/qwen3_next.py,
+    layers/attention/fla/chunk.py and solve_tril.py; 0.5.9: linear/lightning_attn.py, mamba/ops/ssd_*.py; vLLM has the
+    same). Of a Kimi layer they count what is one kernel here: three convolutions, and six projections for two
+    (models/kimi_linear.py, fla/kda.py).
     """
 
     name: str

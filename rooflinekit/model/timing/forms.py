@@ -726,11 +726,15 @@ class SparseTime:
         return Duration(launch, compute, memory, 0.0, total)
 
 
+_TILE = 16.0  # rows of a tensor core's tile (mma m16), and the least that vLLM, SGLang and Marlin give an expert
+
+
 @dataclass(frozen=True)
 class ExpertsTime:
     """The routed experts of one layer: `experts_launch`, `experts_compute`, `memory_time` of `experts_traffic`.
 
-    Each touched expert pads its rows to a tile (`rows`).
+    Each touched expert pads its rows to a tile (`rows`), which a fit finds only where arithmetic takes the time. Where
+    the engine dequantises weights it does, and a tile of tensor cores has 16 rows.
     """
 
     launch: float = parameter(
@@ -753,7 +757,8 @@ class ExpertsTime:
         """Time of one launch [s]."""
         gpu, shape, weights = system.accelerator, kernel.shaped(ExpertsShape), kernel.weight_bytes
         routed, touched = shape.routed, shape.touched
-        compute = experts_compute(kernel.flops, self.rows, touched, routed, self.compute, gpu.peak(kernel.dtype))
+        rows = maximum(self.rows, _TILE) if kernel.dequantised and gpu.unpacks_first else self.rows
+        compute = experts_compute(kernel.flops, rows, touched, routed, self.compute, gpu.peak(kernel.dtype))
         if warm:
             weights = streamed(weights, self.cache_share * gpu.l2_bytes, self.cache_speed)
         moved = experts_traffic(weights, kernel.activation_bytes, self.passes, self.foreign, shape.slots, routed)

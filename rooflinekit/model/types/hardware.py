@@ -174,6 +174,15 @@ class Accelerator:
         """True if it computes in `dtype` natively."""
         return dtype.unit in self.peaks
 
+    @property
+    def unpacks_first(self) -> bool:
+        """True if weights of 4 bits are unpacked before its tensor cores, which wait for them.
+
+        Some compute with them; those of compute capability 8 take operands from registers (mma.sync), while Hopper's
+        wgmma reads its operands from shared memory.
+        """
+        return not self.supports(Dtype.NVFP4) and not self.compute_capability.startswith("8.")
+
     def ridge(self, dtype: Dtype) -> Numeric:
         """Intensity at which the compute roof meets the memory roof [FLOP/B] (Williams et al. 2009)."""
         return self.peak(dtype) / self.memory_bandwidth

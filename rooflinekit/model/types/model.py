@@ -54,6 +54,7 @@ class Attention:
     o_bias: bool = False
     q_norm: int = 0  #: weights of the norm on the queries (0: none)
     k_norm: int = 0  #: weights of the norm on the keys (0: none)
+    norm_over_heads: bool = False  #: both are over the width of all heads at once
     sinks: bool = False  #: one learned logit a head (gpt-oss)
     gated: bool = False  #: an output gate doubles the query projection (Qwen3-Next)
     head_gated: bool = False  #: an output gate of one number a head (Step-3.7)

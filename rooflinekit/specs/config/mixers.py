@@ -12,7 +12,7 @@ from rooflinekit.specs.config.family import Reading
 from rooflinekit.specs.config.keys import Keys, is_off
 from rooflinekit.specs.files import Parsed
 
-_NORMED = {"head": 1, "full": 1, "head_biased": 2, "full_biased": 2}
+_NORMED = {"head": 1, "each": 1, "full": 1, "head_biased": 2, "each_biased": 2}
 _SLIDING = ("full_attention", "sliding_attention")
 
 
@@ -48,6 +48,7 @@ def _base_attention(r: Reading) -> nets.Attention:
         head_dim = r.hidden // heads
     r.check_multiple(heads, "attention heads", kv_heads, "key-value heads")
     norm = r.value(family.qk_norm) or ""
+    own = not norm.startswith("head")
     return nets.Attention(
         heads=heads,
         kv_heads=kv_heads,
@@ -55,8 +56,9 @@ def _base_attention(r: Reading) -> nets.Attention:
         v_head_dim=keys.maybe("v_head_dim", least=0) or head_dim,
         qkv_bias=r.is_set(family.qkv_bias),
         o_bias=r.is_set(family.o_bias),
-        q_norm=_NORMED.get(norm, 0) * head_dim * (heads if "full" in norm else 1),
-        k_norm=_NORMED.get(norm, 0) * head_dim * (kv_heads if "full" in norm else 1),
+        q_norm=_NORMED.get(norm, 0) * head_dim * (heads if own else 1),
+        k_norm=_NORMED.get(norm, 0) * head_dim * (kv_heads if own else 1),
+        norm_over_heads=norm == "full",
         sinks=family.sinks,
         gated=r.is_set(family.attention_gate),
         head_gated=r.is_set(family.head_gate),
