@@ -28,7 +28,7 @@ from rooflinekit.model.operating_point import OperatingPoint, Predictor
 from rooflinekit.model.parameter_count import MODULES, count_parameters
 from rooflinekit.model.precision import Precision
 from rooflinekit.model.roofline import StepTime, peak_time, stream_time
-from rooflinekit.model.serving.energy import LoadPower, load_power, static_energy, token_energy
+from rooflinekit.model.serving.energy import LoadPower, load_power, run_power, static_energy, token_energy
 from rooflinekit.model.serving.flight import InFlight, prefill_share
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
@@ -405,7 +405,8 @@ def _power(t: Traced) -> LoadPower:
     if t.case.played is None:
         return load_power(static_energy(t.predictor, t.work, t.point), t.work.osl, None, 1.0)
     together = t.told(t.load.found.sequences, "C", "sequences that decode in a step, in the mean", "")
-    return load_power(token_energy(t.predictor, InFlight(together, *t.load.lengths)), t.work.osl, _output(t), 0.0)
+    cached = t.told(float(t.case.played.asked.cached), "cached", "tokens of a prompt in the cache", "", _ASKED)
+    return run_power(token_energy(t.predictor, InFlight(together, *t.load.lengths, cached)), t.load.run)
 
 
 def _joules(t: Traced) -> Any:

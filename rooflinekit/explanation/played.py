@@ -9,6 +9,7 @@ from rooflinekit.load.answer import LoadPlay
 from rooflinekit.load.law import full_engine
 from rooflinekit.model.graph import named
 from rooflinekit.model.roofline import time_parts
+from rooflinekit.model.serving.energy import Run
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.specs.files import table_of
 
@@ -161,6 +162,18 @@ class PlayedLoad:
         waits = (self.told(getattr(parts, name), name, _WAITS[name]) for name in ("behind", "place"))
         title = "mean wait before the own prompt begins"
         return self.stated(parts.behind + parts.place, sum(waits, 0.0), "queue", title)
+
+    @property
+    def run(self) -> Run:
+        """Sums of the run, for its energy."""
+        found = self.found.run
+        return Run(
+            self.told(float(found.prompts), "prompts", "prompts that were computed, of mean length", ""),
+            self.told(float(found.decoded), "decoded", "output tokens but the first ones", ""),
+            self.told(float(found.tokens), "tokens", "output tokens", ""),
+            self.told(float(found.busy), "busy", "time with a step"),
+            self.told(float(found.seconds), "duration", "length of the run"),
+        )
 
     @cached_property
     def output(self) -> Any:

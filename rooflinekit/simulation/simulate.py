@@ -233,6 +233,8 @@ def _by_loop(resolved: Resolved, load: Load, setup: Setup, drawn: Drawn, seen: _
         ledger_of(played, gaps, load.objective),
         played.now,
         played.growth,
+        joules=None if found.power is None else float(found.power.joules_per_output_token * found.run.tokens),
+        tokens=int(found.run.tokens),
         uses=uses_of(played, works, scene.front.encoders),
         pieces=pieces_of(played),
         interrupted=interrupted,

@@ -12,7 +12,7 @@ from rooflinekit.estimation.estimator import question_of, resolve
 from rooflinekit.estimation.notes import memory_remarks, said
 from rooflinekit.estimation.results import Estimate
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.serving.energy import load_power, static_power
+from rooflinekit.model.serving.energy import static_power
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan, make_plan
 from rooflinekit.model.timing.calibrated import FamilyFit, Fits
@@ -423,12 +423,8 @@ def _joules(answer: MoveAnswer, predictor: Predictor, work: Workload) -> float |
     """Joules of a static batch or a load."""
     if answer.played is None:
         return joules_per_token(predictor, work)
-    from rooflinekit.estimation.loaded import load_energy  # noqa: PLC0415 - as above
-
-    energy = load_energy(answer.played)
-    if energy is None:
-        return None
-    return float(load_power(energy, float(work.osl), answer.played.output_rate).joules_per_output_token)
+    power = answer.played.power
+    return None if power is None else float(power.joules_per_output_token)
 
 
 def operate(setting: Setting, predictor: Predictor, energy: bool = True) -> Operating:
