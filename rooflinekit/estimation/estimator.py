@@ -351,7 +351,7 @@ def _with_served_costs(
 def refuse_static(given: Mapping[str, Any], deployment: Deployment) -> None:
     """Raise InputError if keywords beside a load describe a static batch, or what is known of one alone."""
     refuse_groups(deployment, "a static batch, not under load", "ffn_gpus")
-    for key in ("batch", "context", "cached"):
+    for key in ("batch", "context"):
         if given.get(key) not in (None, WORKLOAD_KEYS[key]):
             raise InputError(f"{key} describes a static batch and excludes concurrency and rate; leave it out")
 

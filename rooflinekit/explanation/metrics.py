@@ -362,7 +362,9 @@ class Traced:
         if name == "decode":
             return self.predictor.decode_step(self.work)
         if self.case.played is not None:
-            return self.predictor.plan.time(Batch.prefill(1.0, maximum(self.load.lengths[0], 1.0)))
+            cached = self.load.cached
+            new = maximum(self.load.lengths[0], cached + 1.0)
+            return self.predictor.plan.time(Batch.prefill(1.0, new, cached))
         return self.predictor.plan.time(self.predictor.prefill_batch(self.work))
 
 
@@ -405,8 +407,7 @@ def _power(t: Traced) -> LoadPower:
     if t.case.played is None:
         return load_power(static_energy(t.predictor, t.work, t.point), t.work.osl, None, 1.0)
     together = t.told(t.load.found.sequences, "C", "sequences that decode in a step, in the mean", "")
-    cached = t.told(float(t.case.played.asked.cached), "cached", "tokens of a prompt in the cache", "", _ASKED)
-    return run_power(token_energy(t.predictor, InFlight(together, *t.load.lengths, cached)), t.load.run)
+    return run_power(token_energy(t.predictor, InFlight(together, *t.load.lengths, t.load.cached)), t.load.run)
 
 
 def _joules(t: Traced) -> Any:

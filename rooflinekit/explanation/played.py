@@ -65,6 +65,11 @@ class PlayedLoad:
         return found[0], found[1]
 
     @cached_property
+    def cached(self) -> Any:
+        """Tokens of a mean prompt that are in the cache already."""
+        return self.told(float(self.found.asked.cached), "cached", "tokens of a prompt in the cache", "", _ASKED)
+
+    @cached_property
     def ttft(self) -> Any:
         """Waits of a first token, as played, and the step of the own prompt."""
         parts, found = self.found.played.first_parts, self.found
@@ -136,7 +141,7 @@ class PlayedLoad:
         """The rate of a full engine."""
         found, law = self.found, "approximate: the law of a full engine; docs/under-load.md"
         scene, asked = found.scene, found.asked
-        full = full_engine(scene.table.arrays, scene.rules, asked.isl.mean, asked.osl.mean)
+        full = full_engine(scene.table.arrays, scene.rules, asked.isl.mean, asked.osl.mean, asked.cached)
         begun = self.told(full.begun, "q", "prompts that begin in a turn of a full engine", "", law)
         decode = self.told(full.decode, "t_decode", "decode steps of such a turn", "s", law)
         prompts = self.told(full.prompts, "t_prompts", "added by its prompts", "s", law)

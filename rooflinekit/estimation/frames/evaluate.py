@@ -372,12 +372,12 @@ class _AnsweredTable:
             cells = {str(key): cell for key, cell in self.loads.iloc[row].items()}
             counts = {name: column[row] for name, column in self.work.items()}
             static = {name: None if math.isnan(value) else value for name, value in counts.items()}
-            text = {"isl": int(counts["isl"]) - image_tokens, "osl": int(counts["osl"])}
+            text = {"isl": int(counts["isl"]) - image_tokens, "osl": int(counts["osl"]), "cached": counts["cached"]}
             try:
                 asked = read_load(read(LoadOptions, cells) | text, image_tokens)
                 refuse_static(static, resolved.plan.deployment)
                 if asked is not None:
-                    work = Workload(1.0, counts["isl"], counts["osl"])
+                    work = Workload(1.0, counts["isl"], counts["osl"], counts["cached"])
                     values, notes = played_row(resolved, work, asked)
             except RooflinekitError as error:
                 errors.put(row, str(error))

@@ -26,7 +26,7 @@ from rooflinekit.model.step import Plan
 from rooflinekit.model.timing.calibrated import WIDEST
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.engine import CAUSES, ROOM
-from rooflinekit.model.types.errors import RooflinekitError
+from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.units import format_bytes
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.report.derivation import folded
@@ -59,6 +59,8 @@ class PageDeployment:
         refuse_groups(case.predictor.plan.deployment, "estimate and explain, not of pages", "ffn_gpus", "encoder_gpus")
         deployment = {key: scenario[key] for key in DEPLOYMENT_KEYS if scenario.get(key) is not None}
         load = read_load(read(Scenario, scenario), case.predictor.plan.image_tokens)
+        if load is not None and load.cached:
+            raise InputError("pages play loads whose prompts are computed whole; leave cached out, or the load")
         asked = Asked(model, gpu, deployment, scenario.get("calibration"), case.predictor, case.work, load)
         return cls(asked, case, scenario)
 
