@@ -125,7 +125,7 @@ def test_an_overload_is_said_loudly():
     assert e.warnings[0].startswith("overload: 1000 requests/s arrive, ")
     waits = e.load.percentiles["ttft_ms"]  # of the requests that were played
     assert 0.0 < waits["p50"] < waits["p90"] < waits["p95"] < waits["p99"] < 1e3 * e.load.makespan_s
-    assert e.output_tok_s < 256 * e.load.knee_rate
+    assert e.output_tok_s <= 256 * e.load.knee_rate * (1.0 + 1e-12)
 
 
 @pytest.mark.parametrize(

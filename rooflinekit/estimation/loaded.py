@@ -94,7 +94,7 @@ def load_notes(found: LoadPlay) -> Iterator[str]:
     yield from version_notes(found.predictor.plan)
     if not found.stable:
         yield (
-            f"overload: {asked.rate:.4g} requests/s arrive, {found.knee:.4g} can be served. First tokens wait the "
+            f"overload: {asked.rate:.4g} requests/s arrive, {found.knee:.4g} are served. First tokens wait the "
             f"longer, the longer it lasts: up to {float(done.ttft.max()):.3g} s in the {done.now:.3g} s played"
         )
     if asked.users is not None and asked.users > places:

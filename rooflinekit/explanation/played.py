@@ -147,6 +147,8 @@ class PlayedLoad:
         prompts = self.told(full.prompts, "t_prompts", "added by its prompts", "s", law)
         each = self.told(float(scene.replicas), "replicas", "replicas", "", _ASKED)
         title = "approximate: largest rate that can be sustained"
+        if not found.stable:
+            return self.told(found.knee, "knee", "requests a second that are served, as played", "1/s")
         if found.knee < full.rate * scene.replicas * (1.0 - 1e-9):
             return self.told(found.knee, "knee", f"{title}, of the front end", "1/s", law)
         return self.stated(found.knee, begun / (decode + prompts) * each, "knee", title, "1/s")

@@ -209,9 +209,7 @@ class LoadPlay:
     asked: AskedLoad
     scene: Scene
     played: Played
-    knee: (
-        float  #: largest rate that can be sustained [1/s]: the law's, or what is served where requests pile up below it
-    )
+    knee: float  #: largest rate that can be sustained, by the law; of an overload at most what was served [1/s]
     scheduler: Scheduler
 
     @property
@@ -492,8 +490,8 @@ def play_load(
         longest = scene.limits.max_model_len or scene.blocks * scene.block
         raise WorkloadError(f"all requests are refused: of {asked.typical:.0f} tokens, where {longest} is the most")
     knee = largest_rate(scene, asked)
-    if asked.rate is not None and asked.rate < knee and all(played.growth):
-        knee = min(knee, played.served)
+    if asked.rate is not None and (asked.rate >= knee or all(played.growth)):
+        knee = min(asked.rate, played.served)
     return LoadPlay(predictor, asked, scene, played, knee, scheduler)
 
 

@@ -95,7 +95,7 @@ def _answered(estimate: results.Estimate, request: Request | None) -> Iterator[b
         more = format_bytes(memory.needed_bytes - memory.available_bytes)
         yield blocks.Words(f"DOES NOT FIT: {more} too little on each GPU; the times are those it would have")
     elif load is not None and not load.stable:
-        yield blocks.Words(f"OVERLOAD: {three(load.rate)}/s arrive, {three(load.knee_rate)}/s can be served")
+        yield blocks.Words(f"OVERLOAD: {three(load.rate)}/s arrive, {three(load.knee_rate)}/s are served")
     elif request is not None:
         yield blocks.Words(request.answer, *others_words(e.interval80, e.interval))
 
@@ -201,7 +201,9 @@ def _span(interval: Mapping[str, Sequence[float]] | None, key: str) -> list[str]
 
 def _load(estimate: results.Estimate, load: results.LoadResult) -> list[tuple[str, str]]:
     """Distance from saturation, played requests, and goodput."""
-    served = f" of at most {three(load.knee_rate)} (knee, approximate)" if estimate.inputs["rate"] else ""
+    knee = three(load.knee_rate)
+    served = f" of at most {knee} (knee, approximate)" if load.stable else f", of which {knee} are served"
+    served = served if estimate.inputs["rate"] else ""
     facts = [
         ("load", f"{three(load.rate)} requests/s{served}"),
         ("", f"{three(load.running)} of {load.slots:,} places taken; prompts {percent(load.prompt_share)} of the time"),

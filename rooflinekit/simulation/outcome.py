@@ -203,6 +203,7 @@ class Books:
     diverging: int
     unsettled: int
     interrupted: bool
+    served: float | None = None  #: requests a second, where the loop played [1/s]
     runs: int = 1
     exact: Mapping[str, Sample] = field(default_factory=dict)  #: latencies by their names in the ledger, where kept
     parts: tuple[dict[str, float], dict[str, float]] | None = None  #: of TTFT and TPOT [ms], where the loop played
@@ -297,7 +298,7 @@ class Books:
         return cls(**plain | {"ledger": Ledger.of(plain["ledger"], objective), "uses": uses})
 
 
-_UNWRITTEN = ("exact", "parts", "others_spans")
+_UNWRITTEN = ("exact", "served", "parts", "others_spans")
 _ADDED = ("gpus", "gpu_seconds", "steps", "tokens", "swapped", "diverging", "unsettled", "runs")
 
 

@@ -240,6 +240,7 @@ def _by_loop(resolved: Resolved, load: Load, setup: Setup, drawn: Drawn, seen: _
         uses=uses_of(played, works, scene.front.encoders),
         pieces=pieces_of(played),
         interrupted=interrupted,
+        served=played.served if played.counted.any() else None,
         exact=samples_of(played),
         parts=parts_of(found),
         others_spans=found.played.others_spans,
@@ -425,8 +426,9 @@ def _notes(books: Books) -> Iterator[str]:
     if books.diverging and not books.diverges:
         yield f"requests pile up in {books.diverging} of {books.runs} cells as long as they come"
     if books.diverges:
+        served = "" if books.served is None else f" ({books.served:.4g}/s)"
         yield (
-            f"overload: fewer requests are served than come, so the queue grows as long as they come "
+            f"overload: fewer requests are served than come{served}, so the queue grows as long as they come "
             f"({ledger.arrived:,} here). Waits are those of this run, and longer in a longer one"
         )
     elif not books.settled:

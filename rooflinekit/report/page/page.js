@@ -24,7 +24,7 @@ function headlineOf(view) {  // the answer in one sentence; the numbers are thos
   const { at, load, memory } = view, times = felt(view), told = (text) => make("b", text), reads = three(times.rateUser);
   if (!memory.fits) return [`${at.model} does not fit on ${gpusOf(at.tp)} × ${at.gpu}: each GPU lacks ${asBytes(memory.needed - memory.available)}.`];
   if (DATA.pool) return ["Each user reads ", told(`${reads} tokens`), " a second."];
-  if (load && !load.stable) return ["Overload: ", told(`${three(at.rate)} requests`), ` a second arrive, ${three(load.knee)} can be served.`];
+  if (load && !load.stable) return ["Overload: ", told(`${three(at.rate)} requests`), ` a second arrive, ${three(load.knee)} are served.`];
   if (load) return ["Half of the users see the first token within ", told(asTime(quantileOf(load.sorted.ttft, 0.5))), " and then read ", told(three(1 / (quantileOf(load.sorted.tpot, 0.5) || load.tpot.time))), " tokens a second."];
   return [at.batch === 1 ? "The first token comes after " : `All ${GROUPED.format(at.batch)} first tokens come after `, told(asTime(times.ttft.time)), at.batch === 1 ? "; then the user reads " : "; then each user reads ", told(reads), " tokens a second."];
 }
