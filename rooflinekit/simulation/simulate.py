@@ -664,8 +664,22 @@ def simulate(
         )
         more["inputs"] |= {name: given.get(name, 0) for name in ("prefill_replicas", "seed")}
         more["inputs"] |= {"replicas": given.get("replicas", 1), "cells": cells}
-    more["inputs"] = _asked(_question(given)) | more["inputs"]
+    question = _question(given)
+    more["inputs"] = _asked(question) | more["inputs"]
+    more["warnings"] += tuple(_stream_note(question, books))
     return _answered(books, more, timeline)
+
+
+def _stream_note(question: TrafficQuestion, books: Books) -> Iterator[str]:
+    """Note where an open stream of sessions sent another number of requests than was asked for."""
+    if question.sessions is None or question.rate is None or question.duration < math.inf or books.interrupted:
+        return
+    asked = (question.requests or STEADY) + (question.warmup or 0)
+    if books.ledger.arrived != asked:
+        yield (
+            f"{books.ledger.arrived:,} requests came in the {asked / question.rate:.4g} s in which {asked:,} come in "
+            "the mean: sessions send as their users think"
+        )
 
 
 def _cell(model: str | PathLike[str], gpu: str | PathLike[str], given: dict[str, Any], number: int) -> Books:
