@@ -25,7 +25,7 @@ from rooflinekit.load.answer import LoadPlay
 from rooflinekit.model.power import plug_power
 from rooflinekit.model.types.answer import Plain
 from rooflinekit.model.types.units import GB
-from rooflinekit.specs import load_accelerator
+from rooflinekit.specs import counted_chips, load_accelerator
 
 LOAD_GB_S = 5.0
 LOAD_ASSUMPTION = "assumption: one local NVMe drive for each replica"
@@ -267,7 +267,7 @@ class Hosts(Plain):
     racks: int | None = None
 
     def __str__(self) -> str:
-        left = f", {self.spare} GPU{'s' if self.spare > 1 else ''} free" if self.spare else ""
+        left = f", {counted_chips(self.spare, self.gpu)} free" if self.spare else ""
         return f"{self.count:,} {self.kind}{'s' if self.count > 1 else ''} of {self.size} {self.gpu}{left}"
 
     @property

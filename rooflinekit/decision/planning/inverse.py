@@ -29,7 +29,7 @@ from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.time import Time
 from rooflinekit.model.types.units import format_rate, format_time
 from rooflinekit.model.types.workload import Workload
-from rooflinekit.specs import load_accelerator, load_model
+from rooflinekit.specs import counted_chips, load_accelerator, load_model
 from rooflinekit.specs.calibration.evidence import EVIDENCE
 from rooflinekit.version import __version__
 
@@ -186,7 +186,8 @@ class _Asked:
         return DoesNotFitError(
             f"no solution: {plan.model.name} on {plan.deployment.gpus} x {plan.system.accelerator.name} has no room "
             f"for {batch} sequence{'s' if batch > 1 else ''} of {tokens:,.0f} tokens. Raise tp (weights take "
-            f"{float(held.weight_bytes) / 1e9:.1f} of {float(held.capacity_bytes) / 1e9:.1f} GB a GPU)"
+            f"{float(held.weight_bytes) / 1e9:.1f} of {float(held.capacity_bytes) / 1e9:.1f} GB "
+            f"a {plan.system.accelerator.noun})"
         )
 
     def no_solution(self, where: str, work: Workload) -> InfeasibleError:
@@ -553,7 +554,7 @@ def _of_budget(question: PlanQuestion, capacity: Capacity, course: Course, rate:
     binds = "limit" if capacity.fleet(top * (1.0 + _ROUGH)).gpus > capacity.limit else "budget"
     one = fleet.gpus == 1
     answer = (
-        f"The largest rate is {rate:.4g} requests/s{peak}: {fleet.gpus:,} {'GPU' if one else 'GPUs'} as "
+        f"The largest rate is {rate:.4g} requests/s{peak}: {counted_chips(fleet.gpus, *fleet.names)} as "
         f"{' + '.join(pieces)} {'costs' if one else 'cost'} ${cost:,.0f} of the ${budget:,.0f} a month."
     )
     scenario = fleet.parts[-1].replica.scenario | {"replicas": fleet.replicas, "gpus": fleet.gpus}

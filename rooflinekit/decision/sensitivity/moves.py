@@ -25,7 +25,7 @@ from rooflinekit.model.types.model import Attention, LatentAttention, MixtureOfE
 from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.model.types.units import percent
 from rooflinekit.model.types.workload import Workload
-from rooflinekit.specs import load_accelerator
+from rooflinekit.specs import counted_chips, load_accelerator
 from rooflinekit.specs.calibration.evidence import EVIDENCE, evidence
 from rooflinekit.specs.engines import load_engine
 
@@ -552,7 +552,9 @@ class Advice(Plain):
         )
 
 
-def best(tried: Iterable[MoveResult], present: str, gpus: int, loaded: bool) -> tuple[Advice, ...]:
+def best(
+    tried: Iterable[MoveResult], present: str, gpus: int, loaded: bool, gpu: str = "h100-sxm"
+) -> tuple[Advice, ...]:
     """The best of some moves for each metric, the best of all metrics first.
 
     Allowed are moves that fit, sustain the load, and rest on no weaker evidence than the present times (`present`).
@@ -567,16 +569,19 @@ def best(tried: Iterable[MoveResult], present: str, gpus: int, loaded: bool) -> 
     rank(ratios, LOSSES[loaded], len(ADVISED), 1.0 - LEAST, found)
     metrics = ADVISED * SHOWN
     return tuple(
-        _advice(allowed[each], metric, present, gpus) for each, metric in zip(found, metrics, strict=True) if each >= 0
+        _advice(allowed[each], metric, present, (gpus, gpu))
+        for each, metric in zip(found, metrics, strict=True)
+        if each >= 0
     )
 
 
-def _advice(made: MoveResult, metric: str, present: str, gpus: int) -> Advice:
+def _advice(made: MoveResult, metric: str, present: str, now: tuple[int, str]) -> Advice:
     assert made.answer is not None
     taken, ratio, needs = made.answer.gpus, made.ratio[metric], []
     assert ratio is not None
+    gpus, gpu = now
     if taken != gpus:
-        needs.append(f"{taken} GPU{'s' if taken > 1 else ''} in place of {gpus}")
+        needs.append(f"{counted_chips(taken, str(made.changes.get('gpu', gpu)))} in place of {gpus}")
     if not made.caveat.startswith("none"):
         needs.append(made.caveat)
     return Advice(
@@ -632,7 +637,13 @@ def candidates(setting: Setting, predictor: Predictor, present: str, running: fl
     at = replace(setting, question=MoveQuestion(replace(work, batch=min(max(float(round(running)), 1.0), room))))
     static = [(made, tuple(replace(one, question=at.question) for one in some)) for made, some in changes]
     now = operate(at, predictor, energy=False)
-    found = best((try_move(each, at, now, energy=False) for each in static), present, now.gpus, loaded=True)
+    found = best(
+        (try_move(each, at, now, energy=False) for each in static),
+        present,
+        now.gpus,
+        True,
+        predictor.plan.system.accelerator.name,
+    )
     first = [*dict.fromkeys(each.move for each in found)][:PLAYED]
     return [each for each in changes if each[0].move in first]
 
@@ -669,4 +680,4 @@ def advice(answer: Estimate) -> tuple[Advice, ...]:
     )
     tried = candidates(setting, asked.resolved.predictor, answer.evidence, running)
     results = (try_move(each, setting, now, energy=False) for each in tried)
-    return best(results, answer.evidence, gpus, loaded=load is not None)
+    return best(results, answer.evidence, gpus, load is not None, answer.gpu)

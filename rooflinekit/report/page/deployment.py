@@ -38,6 +38,7 @@ from rooflinekit.report.page.plays import load_data
 from rooflinekit.report.page.program import Written
 from rooflinekit.report.page.render import card, heading, paragraphs, table
 from rooflinekit.report.walk import walk_page
+from rooflinekit.specs import noun_of
 from rooflinekit.specs.calibration.evidence import EVIDENCE
 from rooflinekit.specs.files import read_yaml
 
@@ -361,7 +362,7 @@ def decode_sentence(answer: Estimate) -> str:
 
 def _speed(answer: Estimate, gpu: float) -> str:
     each = three(answer.output_tok_s_per_user)
-    return _said("speed", tpot=_time(answer, "tpot_ms"), user=each, gpu=three(gpu))
+    return _said("speed", tpot=_time(answer, "tpot_ms"), user=each, gpu=three(gpu), noun=noun_of(answer.gpu))
 
 
 def _said(name: str, **values: Any) -> str:
@@ -381,7 +382,7 @@ def facts(answer: Estimate) -> list[str]:
     room = _said("slots", most=answer.load.slots) if answer.load else _said("room", most=memory.max_batch)
     return [
         _said("asked", load=load, cached=cached, images=images_in(inputs), **{key: inputs[key] for key in keys}),
-        _said("memory", total=total, capacity=capacity, share=share, room=room, level=level),
+        _said("memory", total=total, capacity=capacity, share=share, room=room, level=level, noun=noun_of(answer.gpu)),
     ]
 
 
