@@ -13,7 +13,7 @@ from rooflinekit.cli.failures import INTERRUPTED
 from rooflinekit.cli.output import CommandOutput, counting, emit, note, to_json, working
 from rooflinekit.cli.standard_input import pasted
 from rooflinekit.estimation import scenario as tables
-from rooflinekit.estimation.options import options_of
+from rooflinekit.estimation.options import Keywords, Value, options_of
 from rooflinekit.model.types import errors
 from rooflinekit.specs.escaping import csv_text
 from rooflinekit.specs.writing import check_target
@@ -47,7 +47,7 @@ def _asking(
     """
     seen = options_of(shown)
 
-    def ask(*words: str | None, to: CommandOutput, **scenario: Any) -> int | None:
+    def ask(*words: str | None, to: CommandOutput, **scenario: Value) -> int | None:
         how = {name: seen[name].check(name, scenario.pop(name)) for name in (*scenario,) if name in seen}
         to.check(pictures)
         given = [word for word in words if word is not None]
@@ -67,7 +67,7 @@ def _asking(
     return command(*rows, *((tables.Pictures,) if pictures else ()), shown, arguments=arguments)(ask)
 
 
-def _others(model: str, scenario: Mapping[str, Any], code: int) -> int:
+def _others(model: str, scenario: Keywords, code: int) -> int:
     """Say which accelerators with a price hold the model, on the standard error; give the exit code back."""
     from rooflinekit.decision.fits import fits_on, priced
     from rooflinekit.report.fits import lines
@@ -134,7 +134,7 @@ def simulate(
     timeline: Path | None = None,
     chrome_trace: Path | None = None,
     resume: bool = False,
-    **scenario: Any,
+    **scenario: Value,
 ) -> int:
     """Serve requests step by step, and say what users feel: percentiles of TTFT, TPOT and latency under load."""
     from rooflinekit.simulation.simulate import simulate as run
@@ -190,7 +190,7 @@ def _progress(total: int | None) -> Iterator[Callable[[int], None]]:
 
 
 @command(tables.AcceleratorOptions, tables.Shapes, tables.WrittenOptions)
-def shapes(model: str, *, to: CommandOutput, **scenario: Any) -> None:
+def shapes(model: str, *, to: CommandOutput, **scenario: Value) -> None:
     """Walk every tensor of a prefill and a decode step through a model: shapes, FLOP and bytes of each step.
 
     A file given to --out that ends in .html is a page to step through.
@@ -219,7 +219,7 @@ def shapes(model: str, *, to: CommandOutput, **scenario: Any) -> None:
     arguments={"model": MAYBE_MODEL},
     leave=("allow_oom",),
 )
-def launch(model: str | None, *, to: CommandOutput, target: str | None = None, **scenario: Any) -> None:
+def launch(model: str | None, *, to: CommandOutput, target: str | None = None, **scenario: Value) -> None:
     """Write a deployment or a plan for vLLM, SGLang, TensorRT-LLM or llama.cpp: commands, configuration, manifests."""
     from rooflinekit.decision.launching.launch import launch as export
     from rooflinekit.decision.launching.launch import launch_script
@@ -268,7 +268,7 @@ _RESULTS = {
 
 
 @command(tables.ServedOptions, tables.Reconciled, arguments=_RESULTS)
-def compare(files: list[str], *, to: CommandOutput, why: bool = False, **said: Any) -> int:
+def compare(files: list[str], *, to: CommandOutput, why: bool = False, **said: Value) -> int:
     """Set measured benchmark files beside the prediction, and say what the gap is made of."""
     found = _compared(files, to, "all" if why else "", said)
     to.show(found)
@@ -276,7 +276,7 @@ def compare(files: list[str], *, to: CommandOutput, why: bool = False, **said: A
 
 
 @command(tables.ServedOptions, tables.WrittenOptions, arguments=_RESULTS)
-def verify(files: list[str], *, to: CommandOutput, **said: Any) -> int:
+def verify(files: list[str], *, to: CommandOutput, **said: Value) -> int:
     """Check a prediction with the result of the benchmark that it names, and explain what lies outside its interval.
 
     The exit code is 4 where a figure does.
@@ -291,7 +291,7 @@ def verify(files: list[str], *, to: CommandOutput, **said: Any) -> int:
     return 4 if found.failed or not all(run.inside for run in found.runs) else 0
 
 
-def _compared(files: list[str], to: CommandOutput, why: str, said: Mapping[str, Any]) -> Comparison:
+def _compared(files: list[str], to: CommandOutput, why: str, said: Keywords) -> Comparison:
     from rooflinekit.evidence.compare import Given
     from rooflinekit.evidence.compare import compare as compared
 
@@ -309,7 +309,7 @@ def _compared(files: list[str], to: CommandOutput, why: str, said: Mapping[str, 
     },
 )
 def guard(
-    files: list[str], *, to: CommandOutput, junit: Path | None = None, baseline: Sequence[str] = (), **said: Any
+    files: list[str], *, to: CommandOutput, junit: Path | None = None, baseline: Sequence[str] = (), **said: Value
 ) -> int:
     """Find what became slower: benchmarks against an earlier run with its noise, or the prediction's interval.
 
@@ -342,7 +342,7 @@ def guard(
         )
     },
 )
-def watch(sources: list[str], *, to: CommandOutput, **said: Any) -> int:
+def watch(sources: list[str], *, to: CommandOutput, **said: Value) -> int:
     """Set a running fleet beside its prediction: gaps and their causes, drifts, headroom.
 
     Several addresses are replicas that share the load.
@@ -357,7 +357,7 @@ def _scoring(
 ) -> Callable[..., int]:
     """A command that scores measured tables; the exit code is 4 where a row could not be answered."""
 
-    def score(files: list[str], *, to: CommandOutput, **how: Any) -> int:
+    def score(files: list[str], *, to: CommandOutput, **how: Value) -> int:
         to.check()
         with pasted(files) as paths, counting("scoring") as progress:
             found = _function(f"evidence.{place}")([Path(file) for file in paths], progress=progress, **how)
@@ -409,7 +409,7 @@ def models(*, to: CommandOutput) -> None:
 
 
 @command(tables.Listed, arguments={})
-def gpus(*, to: CommandOutput, fits: str | None = None, **scenario: Any) -> None:
+def gpus(*, to: CommandOutput, fits: str | None = None, **scenario: Value) -> None:
     """List the accelerators that are known, or those that hold a model."""
     if fits is not None:
         from rooflinekit.decision.fits import fits_on

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rooflinekit.cli.command import Argument, command
 from rooflinekit.cli.output import CommandOutput, counting, emit
 from rooflinekit.cli.standard_input import pasted
+from rooflinekit.estimation.options import OwnKeywords, Value
 from rooflinekit.estimation.scenario import ServedOptions, WrittenOptions
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.units import percent
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
         "files": Argument("Measurement files (.jsonl), kernel tables (CSV, Parquet), or benchmark results.", many=True)
     },
 )
-def calibrate(files: list[str], *, to: CommandOutput, **served: Any) -> int:
+def calibrate(files: list[str], *, to: CommandOutput, **served: Value) -> int:
     """Fit a calibration to measured kernels, or to benchmark results; use it with --calibration FILE."""
     if to.out is None:
         raise InputError("missing option '--out': the calibration file to write (YAML)")
@@ -34,7 +35,7 @@ def calibrate(files: list[str], *, to: CommandOutput, **served: Any) -> int:
         return _fit([Path(name) for name in names], to, served)
 
 
-def _fit(paths: list[Path], to: CommandOutput, served: dict[str, Any]) -> int:
+def _fit(paths: list[Path], to: CommandOutput, served: dict[str, object]) -> int:
     """Calibrate on kernels or on benchmarks, whichever the files hold."""
     from rooflinekit.evidence.measured import is_benchmark
 
@@ -61,7 +62,7 @@ def _of_steps(path: Path) -> bool:
     return bool(found.of(ENGINE_STEP)) and not any(map(found.of, OPERATIONS))
 
 
-def _from_benchmarks(files: list[Path], to: CommandOutput, said: dict[str, Any]) -> int:
+def _from_benchmarks(files: list[Path], to: CommandOutput, said: dict[str, object]) -> int:
     from rooflinekit.evidence.benchmark_runs import Given
     from rooflinekit.evidence.engine_fit import fit_engine
     from rooflinekit.report.answers import document_of
@@ -79,7 +80,7 @@ def _from_benchmarks(files: list[Path], to: CommandOutput, said: dict[str, Any])
     return 4 if fit.failed else 0
 
 
-def _from_kernels(files: list[Path], to: CommandOutput, said: dict[str, Any]) -> int:
+def _from_kernels(files: list[Path], to: CommandOutput, said: OwnKeywords) -> int:
     """Kernels are of one accelerator that has to be named, and nothing else says how they ran."""
     from rooflinekit.evidence.kernel_fit.calibrate import build_calibration
     from rooflinekit.specs import load_accelerator

@@ -9,7 +9,7 @@ from inspect import getdoc
 from typing import Any, NamedTuple, TypeVar
 
 from rooflinekit.cli.output import CommandOutput
-from rooflinekit.estimation.options import OptionRow, options_of
+from rooflinekit.estimation.options import Keywords, OptionRow, options_of
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.specs.files import table_of
 
@@ -133,7 +133,7 @@ def command(
     return decorated
 
 
-def refuse(given: Mapping[str, Any], why: str) -> None:
+def refuse(given: Keywords, why: str) -> None:
     """Raise InputError for the first option that was given."""
     for name in (name for name, value in given.items() if value is not None):
         raise InputError(f"--{name.replace('_', '-')} {why}")

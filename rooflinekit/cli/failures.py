@@ -17,7 +17,7 @@ INTERRUPTED = 130
 _MOST = 2000  # characters of a message
 
 
-def guarded(run: Callable[[], Any], commands: Iterable[str] = ()) -> tuple[Any, int]:
+def guarded(run: Callable[[], Any], commands: Iterable[str] = ()) -> tuple[object, int]:
     """Run a function and return its result, and its exit code: 0, 1, 2, 3, 4 or 130; a failure is said in one line."""
     for stream in (sys.stdout, sys.stderr):  # a terminal that cannot print µ or – gets a question mark
         if isinstance(stream, io.TextIOWrapper):

@@ -13,6 +13,7 @@ from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rooflinekit.estimation.options import Value
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.specs.escaping import STEERING, csv_text, visible
 from rooflinekit.specs.writing import check_target, write_whole
@@ -52,7 +53,7 @@ class CommandOutput(NamedTuple):
             names = ", ".join(path.name for path in written if path.suffix == ".svg")
             note(f"{names} in {self.plots}, and each as PNG")
 
-    def show(self, answer: Any, **how: Any) -> None:
+    def show(self, answer: Any, **how: Value) -> None:
         """Print an answer, or write it; `how` is for the document that it becomes."""
         from rooflinekit.report.answers import document_of, rows_of
 

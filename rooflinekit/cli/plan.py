@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rooflinekit.cli.command import command, refuse
 from rooflinekit.cli.failures import INTERRUPTED
 from rooflinekit.cli.output import CommandOutput, counting
 from rooflinekit.estimation import scenario as tables
-from rooflinekit.estimation.options import options_of, part_of
+from rooflinekit.estimation.options import OwnKeywords, Value, options_of, part_of
 from rooflinekit.model.types.errors import InputError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def plan(
     max: str | None = None,
     find: str | None = None,
     details: bool = False,
-    **asked: Any,
+    **asked: Value,
 ) -> int:
     """From traffic, objectives and prices to the cheapest deployments; or the largest load of one deployment."""
     to.check()
@@ -54,7 +54,7 @@ def plan(
 
 
 def _answered(
-    model: str, gpus: list[str], slo: str | None, inverse: tuple[str | None, str | None], asked: dict[str, Any]
+    model: str, gpus: list[str], slo: str | None, inverse: tuple[str | None, str | None], asked: OwnKeywords
 ) -> PlanAnswer | ClassPlan | Solution | BreakEven | RolloutPlan:
     """Ask the question that the options make."""
     from rooflinekit.decision.planning.inverse import break_even_prices, fewest_gpus
@@ -93,7 +93,7 @@ def _answered(
         return (fewest_gpus if least else run)(model, gpus, slo, progress=progress, **asked)
 
 
-def _rollout(answers: int, model: str, gpus: list[str], asked: dict[str, Any]) -> RolloutPlan:
+def _rollout(answers: int, model: str, gpus: list[str], asked: OwnKeywords) -> RolloutPlan:
     """Training steps on fleets of one deployment."""
     from rooflinekit.decision.planning.rollout import plan_rollout
 
@@ -105,7 +105,7 @@ def _rollout(answers: int, model: str, gpus: list[str], asked: dict[str, Any]) -
     return plan_rollout(answers, model, gpus[0], **asked | single)
 
 
-def _single(asking: str, gpus: list[str], asked: dict[str, Any]) -> dict[str, Any]:
+def _single(asking: str, gpus: list[str], asked: OwnKeywords) -> OwnKeywords:
     """The one element of each list, of a question about one deployment."""
     for key, found in {"--gpu": gpus, **part_of(asked, _LISTS)}.items():
         if len(found) != 1:
@@ -113,9 +113,7 @@ def _single(asking: str, gpus: list[str], asked: dict[str, Any]) -> dict[str, An
     return {key: found[0] for key, found in part_of(asked, _LISTS).items()}
 
 
-def _one_deployment(
-    model: str, gpus: list[str], largest: str | None, slo: str | None, asked: dict[str, Any]
-) -> Solution:
+def _one_deployment(model: str, gpus: list[str], largest: str | None, slo: str | None, asked: OwnKeywords) -> Solution:
     """Questions about one deployment: every list has one element."""
     from rooflinekit.decision.planning import inverse
     from rooflinekit.decision.planning.inverse import required_bandwidth

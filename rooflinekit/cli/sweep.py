@@ -75,7 +75,7 @@ def sweep(
 
 def _source(
     name: str, axes: dict[str, str], also: Sequence[str], sheet: str | None, job: SweepJob
-) -> tuple[Grid | Table, Any]:
+) -> tuple[Grid | Table, object]:
     """The scenarios, and what tells them from others."""
     from rooflinekit.decision.sweeping.sweep import Grid, check_inputs, identity, is_table, open_table, parse_axis
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooflinekit.cli.command import command
 from rooflinekit.cli.output import CommandOutput, counting, emit
+from rooflinekit.estimation.options import Value
 from rooflinekit.estimation.scenario import Measuring
 from rooflinekit.model.types.errors import InputError, InterruptedRunError, RooflinekitError, needing
 from rooflinekit.specs.writing import write_whole
@@ -40,7 +41,7 @@ def validate(
     resume: bool = False,
     retry_failed: bool = False,
     engine: str | None = None,
-    **load: Any,
+    **load: Value,
 ) -> int:
     """Run the real kernels and models on this machine: check them, or measure them for `calibrate`."""
     if engine is not None:

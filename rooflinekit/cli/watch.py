@@ -14,11 +14,12 @@ from datetime import UTC, datetime
 from http.client import HTTPException
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from rooflinekit.cli.output import CommandOutput, note
+from rooflinekit.estimation.options import Value
 from rooflinekit.evidence import exposition
 from rooflinekit.evidence.benchmark_runs import Given
 from rooflinekit.evidence.measured import read_intervals, read_start
@@ -50,7 +51,7 @@ def watch(
     record: Path | None = None,
     update: Path | None = None,
     listen: int | None = None,
-    **said: Any,
+    **said: Value,
 ) -> int:
     """Watch until the sources end or somebody interrupts; returns the exit code."""
     live, files, logs = _told_apart(sources, follow, record is not None or (listen is not None and not follow))
@@ -280,7 +281,7 @@ class _Tail:
         return begin != self._begin or os.fstat(file.fileno()).st_size < file.tell()
 
 
-def _spans(path: Path, lines: Iterator[str]) -> Iterator[Mapping[str, Any]]:
+def _spans(path: Path, lines: Iterator[str]) -> Iterator[Mapping[str, object]]:
     """Spans in JSON lines; others are left out, and said."""
     lost = 0
     for line in filter(str.strip, lines):

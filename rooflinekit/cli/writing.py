@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rooflinekit.cli.command import MAYBE_MODEL, Argument, command, refuse
 from rooflinekit.cli.output import CommandOutput, emit, note, working
 from rooflinekit.estimation import scenario as tables
-from rooflinekit.estimation.options import options_of
+from rooflinekit.estimation.options import OwnKeywords, Value, options_of
 from rooflinekit.model.types.errors import InputError, nearest_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def report(
     gpus: list[str] | None = None,
     engines: list[str] | None = None,
     price: Any = None,
-    **scenario: Any,
+    **scenario: Value,
 ) -> None:
     """Write one self-contained HTML page on a deployment, a comparison, a plan or a sweep, with live sliders."""
     from rooflinekit.estimation.estimator import estimate as predict
@@ -49,7 +49,7 @@ def report(
     to.check("Estimate")
     if simulate is not None:
         to.check("Outcome")
-    told: dict[str, Any] = {"models": models, "gpus": gpus, "engines": engines}
+    told: OwnKeywords = {"models": models, "gpus": gpus, "engines": engines}
     if model is None or plan is not None or sweep is not None:
         said = {"model": model, "against": against, "simulate": simulate, "price": price, "plots": to.plots, **scenario}
         for key in (key for key, value in said.items() if value is not None):  # a plan or a sweep brings its own
@@ -68,7 +68,7 @@ def report(
     emit(f"{made.path}: {made.title}, {made.bytes / 1e6:.2f} MB")
 
 
-def _simulated(model: str, requests: int | None, scenario: dict[str, Any]) -> Outcome | None:
+def _simulated(model: str, requests: int | None, scenario: OwnKeywords) -> Outcome | None:
     from rooflinekit.simulation.simulate import simulate as run
 
     if requests is None:
@@ -98,7 +98,7 @@ _SHOWN = 3  # reasons that are printed; the sheet Notes has all
     leave=("format",),
     arguments={"models": Argument("Models to offer, as --model takes them.", False, many=True, complete="model")},
 )
-def workbook(models: list[str], *, to: CommandOutput, **said: Any) -> None:
+def workbook(models: list[str], *, to: CommandOutput, **said: Value) -> None:
     """Write a capacity workbook (.xlsx) whose formulas are live: results, sweeps, fleet and cost."""
     from rooflinekit.decision.economics.price import price_among, priced_names
     from rooflinekit.report.workbook import Choices, Planned, write_workbook
@@ -112,7 +112,7 @@ def workbook(models: list[str], *, to: CommandOutput, **said: Any) -> None:
     offered, starts = (
         {_NAMES.get(key, key): said.pop(key) for key in keys if key in said} for keys in (_OFFERED, _STARTS)
     )
-    lists: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in offered.items()}
+    lists: OwnKeywords = {key: tuple(value) if isinstance(value, list) else value for key, value in offered.items()}
     choices = Choices(**lists, scenario=said)
     if "rate" in starts and starts.keys() & {"users", "requests_per_hour"}:
         raise InputError("--rate stands in place of --users and --requests; give one or the other")
@@ -197,7 +197,7 @@ def _serve_engine(told: str, address: tuple[str, int], time: str, streams: int |
         run(listening, engine, time, streams or STREAMS, lambda: note(said))
 
 
-def _options(told: str) -> dict[str, Any]:
+def _options(told: str) -> OwnKeywords:
     """The model and the options of `simulate` that a text holds; raises InputError for another text."""
     import shlex
 

@@ -20,7 +20,7 @@ from rooflinekit.estimation.notes import (
     said,
     state_notes,
 )
-from rooflinekit.estimation.options import keywords, options_of, part_of, read
+from rooflinekit.estimation.options import Keywords, OwnKeywords, keywords, options_of, part_of, read
 from rooflinekit.estimation.results import EnergyResult, Estimate, MemoryResult, SpeculationResult, StepResult, about
 from rooflinekit.estimation.scenario import (
     DEGREES,
@@ -118,7 +118,7 @@ def estimate(
     return answer(ask(model, gpu, scenario), bool(scenario.get("allow_oom")))
 
 
-def ask(model: str | PathLike[str], gpu: str | PathLike[str], scenario: Mapping[str, Any]) -> Question:
+def ask(model: str | PathLike[str], gpu: str | PathLike[str], scenario: Mapping[str, object]) -> Question:
     """Read names and keywords as `estimate` does, all but allow_oom; raises what it raises for them."""
     given = read(Scenario, scenario)
     choice = Speculation.read(part_of(given, SPECULATION_KEYS))
@@ -131,7 +131,7 @@ def ask(model: str | PathLike[str], gpu: str | PathLike[str], scenario: Mapping[
     return Question(model, gpu, calibration, resolved, read_workload(given, resolved.plan, load), load)
 
 
-def read_workload(given: Mapping[str, Any], plan: Plan | None = None, load: AskedLoad | None = None) -> Workload:
+def read_workload(given: Keywords, plan: Plan | None = None, load: AskedLoad | None = None) -> Workload:
     """The batch that keywords describe; a distribution of lengths is its mean, of the load that was read if there is.
 
     Of a plan with images, their tokens come to those of each prompt's text.
@@ -172,7 +172,7 @@ def question_of(answer: Estimate) -> Question | None:
     return vars(answer).get("question")
 
 
-def read_deployment(scenario: Mapping[str, Any]) -> Deployment:
+def read_deployment(scenario: Keywords) -> Deployment:
     """Build a deployment from keywords."""
     given = read(Placed, scenario)
     chosen = part_of(given, Deployment.__dataclass_fields__)
@@ -236,8 +236,7 @@ def _lay_out(  # noqa: PLR0913, PLR0917 - what a plan is made of
 ) -> tuple[Predictor, tuple[str, ...]]:
     """The plan of a deployment, and what to say about it; made once of the same objects."""
     engine, notes = _with_served_costs(_on_host(engine, deployment, gpu), deployment, model, gpu, calibration)
-    if gpu.power is not None and calibration is not None and calibration.power is not None:
-        gpu = replace(gpu, power=gpu.power.scaled(*calibration.power, f"{gpu.power.source}; {calibration.name}"))
+    gpu = _powered(gpu, calibration)
     if deployment.power_cap is not None:
         gpu, note = capped(gpu, deployment.power_cap)
         notes.append(note)
@@ -259,7 +258,16 @@ def _lay_out(  # noqa: PLR0913, PLR0917 - what a plan is made of
     return predictor, (*notes, *state_notes(predictor))
 
 
+@once
+def _powered(gpu: Accelerator, calibration: Calibration | None) -> Accelerator:
+    """The accelerator with the power of a calibration, where that has any."""
+    if gpu.power is None or calibration is None or calibration.power is None:
+        return gpu
+    return replace(gpu, power=gpu.power.scaled(*calibration.power, f"{gpu.power.source}; {calibration.name}"))
+
+
 _PCIE_BOX = "pcie-box"
+_system_of = once(System.of)
 
 
 def _usual(gpu: Accelerator, deployment: Deployment, notes: list[str]) -> System:
@@ -267,7 +275,7 @@ def _usual(gpu: Accelerator, deployment: Deployment, notes: list[str]) -> System
 
     Cards with bridges are joined by PCI Express beyond them, machines of one accelerator by their network cards.
     """
-    whole, tp = System.of(gpu), deployment.tp
+    whole, tp = _system_of(gpu), deployment.tp
     beyond = tp > whole.domain_size or deployment.gpus > whole.max_gpus
     if beyond and gpu.link_kind.endswith("bridge"):
         box = load_system(_PCIE_BOX, gpu).value
@@ -348,7 +356,7 @@ def _with_served_costs(
     return replace(engine, costs=costs, loaded=loaded, provenance=(*memory, *served.provenance)), []
 
 
-def refuse_static(given: Mapping[str, Any], deployment: Deployment) -> None:
+def refuse_static(given: Mapping[str, object], deployment: Deployment) -> None:
     """Raise InputError if keywords beside a load describe a static batch, or what is known of one alone."""
     refuse_groups(deployment, "a static batch, not under load", "ffn_gpus")
     for key in ("batch", "context"):
@@ -460,11 +468,11 @@ def ends(times: tuple[Time, Time]) -> dict[str, list[float]]:
     }
 
 
-def inputs(plan: Plan, work: Workload) -> dict[str, Any]:
+def inputs(plan: Plan, work: Workload) -> OwnKeywords:
     """Every input as it was understood: counts, degrees, and the formats after defaults."""
     precision, deployment, settings = plan.precision, plan.deployment, plan.deployment.settings
 
-    def asked(*keys: str) -> dict[str, Any]:
+    def asked(*keys: str) -> OwnKeywords:
         return {key: getattr(deployment, key) for key in keys}
 
     return {
@@ -488,14 +496,14 @@ def inputs(plan: Plan, work: Workload) -> dict[str, Any]:
     }
 
 
-def shown(plan: Plan, **counts: Any) -> dict[str, Any]:
+def shown(plan: Plan, **counts: Any) -> OwnKeywords:
     """Counts that were asked for, and of the deployment what tells it from others: its split and formats."""
     degrees = {name: getattr(plan.deployment, name) for name in ("tp", "pp", "ep", "dp", "cp")}
     weights = getattr(plan.precision.formats, plan.model.matrices[-1]).value
     return {**counts, **degrees, "weights": weights, "kv": plan.precision.kv.value}
 
 
-def image_inputs(plan: Plan) -> dict[str, Any]:
+def image_inputs(plan: Plan) -> OwnKeywords:
     """The images of each prompt as they were understood."""
     images = plan.deployment.images
     size = f"{images.width}x{images.height}" if images else None

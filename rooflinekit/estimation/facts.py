@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property, lru_cache
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.load.table import StepTable, build_table
@@ -239,7 +239,7 @@ def kv_cache_bytes(
 
 
 def max_context(
-    model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", batch: int = 1, **deployment: Any
+    model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", batch: int = 1, **deployment: object
 ) -> int | None:
     """Longest context at which `batch` sequences fit [tokens], at most the model's own maximum; None if unlimited.
 

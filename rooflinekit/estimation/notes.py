@@ -275,7 +275,7 @@ def memory_remarks(need: Numeric, have: Numeric) -> Iterator[Remark]:
     yield Remark(need > have, words, (_tenths(need / GB), _tenths(have / GB), _tenths((need - have) / GB)))
 
 
-def _tenths(value: Any) -> Any:
+def _tenths(value: Any) -> object:
     """One digit behind the point, so that like rows share a sentence; what is too large for one keeps them all."""
     if isinstance(value, float):
         return round(value, 1)

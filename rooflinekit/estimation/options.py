@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn, TypeAlias, TypeVar, cast, get_args
 
 from rooflinekit.model.types.batch import MOST_NUMBER, real_number, whole_number
 from rooflinekit.model.types.errors import InputError, UnknownNameError, WorkloadError, nearest_of
@@ -98,6 +98,16 @@ def _no_number(text: str, unit: str) -> NoReturn:
     raise ValueError(f"{text!r} is not a number{hint}")
 
 
+Value: TypeAlias = Any
+"""A value of an option, of the type that its row in the table states."""
+
+Keywords: TypeAlias = Mapping[str, Value]
+"""Keywords of a question by name."""
+
+OwnKeywords: TypeAlias = dict[str, Value]
+"""A copy of them, which may be changed."""
+
+
 class Unit(NamedTuple):
     """A unit that an option brings along: what may follow its number with the factors, and an example for messages."""
 
@@ -133,7 +143,7 @@ class OptionRow:
         self.short = short
         self.type: Any = None
 
-    def parse(self, text: str) -> Any:
+    def parse(self, text: str) -> Value:
         """A text of the command line or of a cell as the value that Python takes."""
         match self.kind:
             case "count" | "loose count":  # of a loose one, whoever takes it checks the bounds
@@ -180,7 +190,7 @@ class OptionRow:
         """Placeholder of a value in the help."""
         return _WORDS.get(self.kind) or {"": "NUMBER", "share": "SHARE"}.get(self.unit, self.unit)
 
-    def joined(self, name: str, values: list[Any]) -> Any:
+    def joined(self, name: str, values: list[Value]) -> Value:
         """The values of an option that was repeated: `name=number` each, or the last."""
         if not all(isinstance(value, Mapping) for value in values):
             if self.kind == "price" and len(values) > 1:
@@ -193,7 +203,7 @@ class OptionRow:
             found |= value
         return found
 
-    def of_cell(self, cell: Any) -> Any:
+    def of_cell(self, cell: Value) -> Value:
         """A cell of a table as what the option is; what cannot be read stays, and is refused by name later."""
         if self.kind == "flag" and cell in (0, 1):
             return bool(cell)
@@ -228,7 +238,7 @@ class OptionRow:
             raise ValueError(f"{text!r} is not a {what}")
         return int(value)
 
-    def check(self, name: str, value: Any) -> Any:
+    def check(self, name: str, value: Value) -> Value:
         """A value that a user gave."""
         match self.kind:
             case "count":
@@ -250,13 +260,13 @@ class OptionRow:
             case _:
                 return value
 
-    def _count(self, name: str, value: Any) -> int:
+    def _count(self, name: str, value: object) -> int:
         count = whole_number(value, name, 1 if self.least is None else int(self.least))
         if count > self.most:
             raise WorkloadError(f"{name} must be at most {self.most:,.12g}, not {count:,}")
         return count
 
-    def _counts(self, name: str, value: Any) -> Any:
+    def _counts(self, name: str, value: object) -> Value:
         listed = value if isinstance(value, (list, tuple)) else [value]
         if len(listed) > _MOST_LISTED:
             raise WorkloadError(f"{name} lists {len(listed):,} values; give at most {_MOST_LISTED}")
@@ -264,7 +274,7 @@ class OptionRow:
             self._count(name, each)
         return value
 
-    def _read_pairs(self, name: str, value: Any) -> dict[str, float]:
+    def _read_pairs(self, name: str, value: object) -> dict[str, float]:
         if not isinstance(value, str):
             raise WorkloadError(f"{name} must be written like h100-sxm=16, not {value!r}")
         try:
@@ -272,7 +282,7 @@ class OptionRow:
         except ValueError as error:
             raise WorkloadError(f"{name}: {error}") from None
 
-    def _choice(self, name: str, value: Any) -> str:
+    def _choice(self, name: str, value: object) -> str:
         """One of the words that a shell completes; capitals and underscores do not matter."""
         known = {_plain(each): each for each in self.complete}
         if _plain(str(value)) not in known:
@@ -281,7 +291,7 @@ class OptionRow:
             raise UnknownNameError(called, str(value), self.complete, more)
         return known[_plain(str(value))]
 
-    def _number(self, name: str, value: Any) -> float:
+    def _number(self, name: str, value: object) -> float:
         least = 0.0 if self.least is None else self.least
         return real_number(value, name, least, self.most, self.above, self.help)
 
@@ -302,7 +312,7 @@ def _plain(word: str) -> str:
 
 
 @cache
-def options_of(table: Any) -> dict[str, OptionRow]:
+def options_of(table: type) -> dict[str, OptionRow]:
     """The rows of a table, by their names; `table` is a TypedDict whose every type carries its `OptionRow`."""
     found = {}
     for name, annotated in table.__annotations__.items():
@@ -323,12 +333,12 @@ def _kind(type_: Any) -> str:
 
 
 @cache
-def _aliases(table: Any) -> dict[str, str]:
+def _aliases(table: type) -> dict[str, str]:
     known = options_of(table)
     return {old: name for name, option in known.items() for old in option.also if old not in known}
 
 
-def read(table: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+def read(table: type, given: Keywords) -> OwnKeywords:
     """The keywords that were given, by their present names and checked; None leaves a keyword to its default."""
     known, aliases, found = options_of(table), _aliases(table), {}
     for key, value in given.items():
@@ -344,7 +354,7 @@ def read(table: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def number_of(name: str, value: Any) -> float:
+def number_of(name: str, value: object) -> float:
     """A share that may be text. Raises WorkloadError for anything else."""
     try:
         number = quantity(value, "share") if isinstance(value, str) else value
@@ -353,7 +363,7 @@ def number_of(name: str, value: Any) -> float:
     return float(OptionRow("", kind="number", most=1.0).check(name, number))
 
 
-def model_of(table: Any, leave: Iterable[str] = (), **more: Any) -> type[BaseModel]:
+def model_of(table: type, leave: Iterable[str] = (), **more: Any) -> type[BaseModel]:
     """A table as a model of pydantic's, for programs that check or describe inputs.
 
     `leave` are rows that it does not have, `more` fields besides.
@@ -372,19 +382,19 @@ def model_of(table: Any, leave: Iterable[str] = (), **more: Any) -> type[BaseMod
     return create_model(table.__name__, __config__=ConfigDict(extra="forbid"), **fields)
 
 
-def _checked(name: str, option: OptionRow, value: Any) -> Any:
+def _checked(name: str, option: OptionRow, value: Value) -> Value:
     return None if value is None else option.check(name, value)
 
 
-def part_of(given: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+def part_of(given: Keywords, names: Iterable[str]) -> OwnKeywords:
     """The given keywords."""
     return {name: given[name] for name in names if name in given}
 
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., object])
 
 
-def keywords(table: Any) -> Callable[[Function], Function]:
+def keywords(table: type) -> Callable[[Function], Function]:
     """Show the options of a table in the signature of a function that takes them as `**scenario`."""
 
     def decorated(function: Function) -> Function:

@@ -17,7 +17,7 @@ from rooflinekit.model.roofline import StepTime, peak_time, stream_time, time_pa
 from rooflinekit.model.serving.energy import LoadPower, TokenEnergy
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
-from rooflinekit.model.types.answer import DeploymentAnswer
+from rooflinekit.model.types.answer import DeploymentAnswer, Json
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import Accelerator, Provenance
 from rooflinekit.model.types.numeric import Numeric, maximum, where
@@ -320,7 +320,7 @@ class Estimate(DeploymentAnswer):
     provenance: Sequence[Provenance] = field(repr=False)
     warnings: tuple[str, ...]
 
-    def to_row(self) -> dict[str, Any]:
+    def to_row(self) -> dict[str, object]:
         """Inputs and answers as one flat row, as `estimate_frame` names them; the kernels are left out."""
         spans = self.interval or {}
         row: dict[str, Any] = {"model": self.model, "gpu": self.gpu, **self.inputs}
@@ -343,7 +343,7 @@ class Estimate(DeploymentAnswer):
         made = {"calibration_hash": self.calibration["hash"] if self.calibration else "", "version": self.version}
         return row | {"level": self.level, "evidence": self.evidence, **made, "warnings": "; ".join(self.warnings)}
 
-    def to_rows(self) -> list[dict[str, Any]]:
+    def to_rows(self) -> list[Json]:
         """Every kernel of prefill and decode, one row each, with a `step` column."""
         steps = (("prefill", self.prefill), ("decode", self.decode))
         return [{"step": name, **asdict(kernel)} for name, step in steps for kernel in step.kernels]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rooflinekit.estimation.options import part_of
+from rooflinekit.estimation.options import Keywords, part_of
 from rooflinekit.estimation.scenario import LOAD_KEYS, WORKLOAD_KEYS
 from rooflinekit.model.types.errors import InputError, WorkloadError
 
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 _PROTOCOL = ("rate", "burstiness", "requests", "warmup", "seed")
 
 
-def read_load(given: Mapping[str, Any], image_tokens: int = 0) -> AskedLoad | None:
+def read_load(given: Keywords, image_tokens: int = 0) -> AskedLoad | None:
     """Read what keywords say of traffic, to be played; None if no load is asked for.
 
     Args:
@@ -57,7 +56,7 @@ def read_load(given: Mapping[str, Any], image_tokens: int = 0) -> AskedLoad | No
     return load
 
 
-def _refuse(asked: Mapping[str, Any]) -> None:
+def _refuse(asked: Keywords) -> None:
     """Raise InputError or WorkloadError for options that exclude each other."""
     users, requests = asked.get("concurrency"), asked.get("requests")
     if users is not None and "rate" in asked:

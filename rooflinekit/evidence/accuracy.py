@@ -16,6 +16,7 @@ from rooflinekit.evidence.kernel_fit.groups import KEY, Group, kernel_groups, re
 from rooflinekit.evidence.kernel_fit.tables import Measured
 from rooflinekit.model.roofline import time_kernel
 from rooflinekit.model.timing.calibrated import Calibration
+from rooflinekit.model.types.answer import Json
 from rooflinekit.model.types.errors import InputError, RooflinekitError, SpecError
 from rooflinekit.model.types.hardware import Accelerator, System
 from rooflinekit.model.types.numeric import Array
@@ -97,7 +98,7 @@ class Accuracy:
         used = sorted({one for group in self.groups for one in group.calibration.split(", ") if one})
         return dict(one.rsplit(" ", 1) for one in used)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """The JSON of the contract, and what made it."""
         groups = [{key: cell for key, cell in asdict(group).items() if key != "calibration"} for group in self.groups]
         counts = {"rows": self.rows, "answered": self.answered, "unanswered": self.unanswered}

@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.estimation.options import OwnKeywords
 from rooflinekit.evidence.accuracy import Accuracy, scored, signature
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.serving.energy import load_power, static_energy, token_energy
@@ -78,7 +79,9 @@ def energy_accuracy(
     return Accuracy.of(scored(pd.DataFrame(rows), _KEY), unanswered, "metric")
 
 
-def _scored_run(run: Mapping[str, Any], calibration: str | None, unanswered: Counter[str]) -> list[dict[str, Any]]:
+def _scored_run(
+    run: Mapping[str, object], calibration: str | None, unanswered: Counter[str]
+) -> list[dict[str, object]]:
     stated = {name: value for name, value in zip(METRICS, _measured(run), strict=True) if value is not None}
     if not stated:
         unanswered["the row states no board power"] += 1
@@ -101,7 +104,7 @@ def _scored_run(run: Mapping[str, Any], calibration: str | None, unanswered: Cou
     ]
 
 
-def _measured(run: Mapping[str, Any]) -> tuple[float | None, float | None]:
+def _measured(run: Mapping[str, object]) -> tuple[float | None, float | None]:
     """Power of a board [W] and joules of an output token; from those of all boards and of a request where need be."""
     total, request = _number(run, "power_w_total"), _number(run, "energy_per_request_j")
     gpus, osl = _number(run, "n_gpus"), _number(run, "osl_mean")
@@ -112,7 +115,7 @@ def _measured(run: Mapping[str, Any]) -> tuple[float | None, float | None]:
 
 
 def predict_run(
-    run: Mapping[str, Any], calibration: str | None = None
+    run: Mapping[str, object], calibration: str | None = None
 ) -> tuple[dict[str, tuple[float, float, float]], str]:
     """Predicted metrics of one run, each with the ends of its 90 % interval, and the calibration that was used."""
     for name in _WORK:
@@ -158,12 +161,12 @@ def predict_run(
     }, calibrated
 
 
-def _between(run: Mapping[str, Any]) -> float | None:
+def _between(run: Mapping[str, object]) -> float | None:
     """Measured time between the tokens of an answer [ms]."""
     return _number(run, "itl_steady_ms") or _number(run, "tpot_reported_ms")
 
 
-def _running(run: Mapping[str, Any]) -> float:
+def _running(run: Mapping[str, object]) -> float:
     """Sequences in the steps of all boards: as stated, by Little's law, or as many as the server takes."""
     rate, between, most = _number(run, "output_tok_s_total"), _between(run), _number(run, "max_num_seqs")
     little = max(rate * between / 1e3, 1.0) if rate and between else None
@@ -181,7 +184,7 @@ def _predictor(run: Mapping[str, Any], calibration: str | None) -> tuple[Predict
     split = {name: int(_number(run, name) or 1) for name in ("tp", "pp", "ep", "dp")}
     if _number(run, "tp") is None and split["dp"] == 1:
         split["tp"] = max(int(_number(run, "n_gpus") or 1) // split["pp"], 1)
-    scenario: dict[str, Any] = {**split, "microbatches": split["pp"], "engine": engine}
+    scenario: OwnKeywords = {**split, "microbatches": split["pp"], "engine": engine}
     version = str(run.get("engine_version") or "").strip()
     version = _RELEASES.get(engine, {}).get(version[:4], version)
     if engine == _NAMES.get(stated, stated) and re.match(r"v?\d+\.\d+(?!\d)", version):
@@ -222,7 +225,7 @@ def _format(given: object) -> Dtype | None:
     return parse_dtype(text)
 
 
-def _number(run: Mapping[str, Any], name: str, least: float = 1e-9) -> float | None:
+def _number(run: Mapping[str, object], name: str, least: float = 1e-9) -> float | None:
     """A finite number of a cell; None where there is none of at least this much."""
     value = number_or(run.get(name), math.nan, -MOST)
     return value if math.isfinite(value) and value >= least else None

@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
-from rooflinekit.estimation.options import options_of
+from rooflinekit.estimation.options import OwnKeywords, options_of
 from rooflinekit.estimation.scenario import Placed
 from rooflinekit.evidence.accuracy import Accuracy, scored, signature
 from rooflinekit.evidence.benchmark_runs import Given
@@ -324,9 +324,9 @@ def _degree(cell: object) -> object:
     return int(cell) if isinstance(cell, str) and cell.strip().isdecimal() else cell
 
 
-def _formats(name: str, weights: str, kv: str, engine: str) -> dict[str, Any]:
+def _formats(name: str, weights: str, kv: str, engine: str) -> OwnKeywords:
     """Formats of a row; weights that are the checkpoint's own keep its formats module by module."""
-    chosen: dict[str, Any] = {"kv": parse_dtype(kv)} if kv else {}
+    chosen: OwnKeywords = {"kv": parse_dtype(kv)} if kv else {}
     if not weights:
         return chosen
     model, given = load_model(name).value, parse_dtype(weights)

@@ -10,7 +10,7 @@ from typing import Any
 
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.estimation.loaded import load_notes
-from rooflinekit.estimation.options import options_of, part_of, read
+from rooflinekit.estimation.options import Keywords, OwnKeywords, Value, options_of, part_of, read
 from rooflinekit.estimation.scenario import ServedOptions, Steps
 from rooflinekit.evidence.measured import MeasuredRun, MeasuredSpread, RunFacts, StartUp
 from rooflinekit.evidence.startup import known_model
@@ -185,13 +185,13 @@ class Given:
     """
 
     facts: RunFacts = field(default_factory=RunFacts)
-    deployment: Mapping[str, Any] = field(default_factory=dict)
+    deployment: Keywords = field(default_factory=dict)
     calibration: str | None = None
     replicas: int | None = None
     prompts: int = 0
 
     @classmethod
-    def of(cls, **said: Any) -> Given:
+    def of(cls, **said: Value) -> Given:
         """Read keywords of one level; raises WorkloadError and InputError for what makes no sense."""
         known = read(ServedOptions, said)
         if "rate" in known and "concurrency" in known:
@@ -365,7 +365,7 @@ def known_facts(source: str, read: RunFacts, given: RunFacts, needed: Sequence[s
     return replace(known, engine=known.engine or str(_USUAL["engine"]), tp=known.tp or 1)
 
 
-def resolve_facts(facts: RunFacts, given: Given, stated: Mapping[str, Any] | None = None) -> Resolved:
+def resolve_facts(facts: RunFacts, given: Given, stated: Mapping[str, object] | None = None) -> Resolved:
     """Model, accelerator and deployment of a run; stated: what its file says of formats, limits and degrees."""
     name = str(facts.model)
     if given.facts.model is None:  # a server may call its model whatever it likes
@@ -381,7 +381,7 @@ def resolve_facts(facts: RunFacts, given: Given, stated: Mapping[str, Any] | Non
     return resolve(name, str(facts.gpu), deployment, given.calibration)
 
 
-def _stated(model: Model, stated: dict[str, Any], given: Given) -> dict[str, Any]:
+def _stated(model: Model, stated: OwnKeywords, given: Given) -> OwnKeywords:
     """Options that a file states: formats that are the checkpoint's own in other words stay the checkpoint's."""
     weights = given.deployment.get("weights", stated.get("weights"))
     if (

@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
+from rooflinekit.estimation.options import Value
 from rooflinekit.estimation.results import about
 from rooflinekit.evidence.benchmark_runs import (
     Given,
@@ -30,7 +30,7 @@ from rooflinekit.load.answer import AskedLoad
 from rooflinekit.model.capacity import MemoryModel
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.speculation import speculate
-from rooflinekit.model.types.answer import Answer
+from rooflinekit.model.types.answer import Answer, Json
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.speculation import METHODS, Speculation
@@ -80,7 +80,7 @@ class Gap:
     in_flight: float | None
     notes: tuple[str, ...] = ()
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Return the gap as JSON, without the notes."""
         return {name: value for name, value in asdict(self).items() if name != "notes"}
 
@@ -193,7 +193,7 @@ class ComparedRun:
         """True if no figure lies outside its interval."""
         return all(each.verdict in ("", "inside") for each in self.metrics)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """The JSON of one run."""
         rows = [asdict(each) | {"error": each.error, "verdict": each.verdict} for each in self.metrics]
         data = {"source": self.source, "tool": self.tool, **asdict(self.facts), "metrics": rows}
@@ -216,7 +216,7 @@ def compare(
     given: Given | None = None,
     progress: Callable[[str], None] | None = None,
     why: str = "",
-    **said: Any,
+    **said: Value,
 ) -> Comparison:
     """Read files, predict each run of them, and set both side by side.
 

@@ -16,12 +16,12 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from rooflinekit.evidence.measurement import Fields, MeasuredRun, MeasuredSpread, RunFacts
 from rooflinekit.load.lengths import MOST_TOKENS
 from rooflinekit.model.types.errors import InputError, SpecError
-from rooflinekit.specs.files import table_of
+from rooflinekit.specs.files import Parsed, table_of
 from rooflinekit.specs.foreign import Moment, moment_of, number_of, number_or, units_note
 
 if TYPE_CHECKING:
@@ -407,17 +407,17 @@ _CLOSE = 1.01  # two clocks
 _ORDERED = (("ttft", "e2e"), ("queue", "e2e"), ("cached", "isl"))  # the first is at most the second
 
 
-def is_request_log(data: Any) -> bool:
+def is_request_log(data: object) -> bool:
     """True if a JSON line is of one request: its lengths and its time to the first token."""
     return _named(_flat(data) if isinstance(data, Mapping) else {}) == len(_OF_REQUESTS)
 
 
-def _named(flat: Mapping[str, Any]) -> int:
+def _named(flat: Mapping[str, object]) -> int:
     """Number of quantities that only requests of a language model have."""
     return sum(any(name in flat for name in _names()["requests"][part]) for part in _OF_REQUESTS)
 
 
-def spans(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def spans(data: Mapping[str, object]) -> list[Mapping[str, object]]:
     """The spans of a line as OpenTelemetry's collector writes it (OTLP's JSON); any other line itself.
 
     >>> spans({"resourceSpans": [{"scopeSpans": [{"spans": [{"name": "a"}, {"name": "b"}]}]}]})
@@ -430,7 +430,7 @@ def spans(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return found
 
 
-def _flat(data: Mapping[str, Any]) -> dict[str, Any]:
+def _flat(data: Mapping[str, object]) -> dict[str, object]:
     """A span with its attributes beside its times, whether they are a mapping or OTLP's list of keys and values."""
     inner = data.get("attributes", {})
     if isinstance(inner, Sequence):
@@ -448,7 +448,7 @@ class LoggedRequests(NamedTuple):
 
 
 def read_request_log(
-    source: str, lines: Sequence[Mapping[str, Any]], errors: Sequence[str] = ()
+    source: str, lines: Sequence[Mapping[str, object]], errors: Sequence[str] = ()
 ) -> list[MeasuredInterval]:
     """Requests, one mapping each, by the minute in which they ended; errors: what is wrong with other lines."""
     read = read_requests(source, lines)
@@ -456,7 +456,7 @@ def read_request_log(
     return by_minute(source, read._replace(notes=(*read.notes, *damaged)))
 
 
-def read_requests(source: str, lines: Sequence[Mapping[str, Any]]) -> LoggedRequests:
+def read_requests(source: str, lines: Sequence[Mapping[str, object]]) -> LoggedRequests:
     """The requests that are whole.
 
     Requests that lack something, as those that failed do, are left out with a note. So are those with a value out of
@@ -512,7 +512,7 @@ class GrowingLog:
         self._model: str | None = None
         self._requests: list[dict[str, float]] = []
 
-    def add(self, lines: Sequence[Mapping[str, Any]]) -> tuple[list[MeasuredInterval], tuple[str, ...]]:
+    def add(self, lines: Sequence[Parsed]) -> tuple[list[MeasuredInterval], tuple[str, ...]]:
         """The minutes that are over with these requests, and notes on the requests.
 
         Where all of them ended long before those minutes, the clock was set back, and the log begins anew. Raises what

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from rooflinekit.estimation.options import Value
 from rooflinekit.estimation.results import time_by_cause
 from rooflinekit.evidence.accuracy import timed_rows, timed_with
 from rooflinekit.evidence.benchmark_runs import Given, pose
@@ -41,11 +42,12 @@ from rooflinekit.evidence.kernel_fit.groups import (
 from rooflinekit.evidence.kernel_fit.tables import OPERATIONS
 from rooflinekit.evidence.measured import MeasuredRun, is_benchmark, read_measurements
 from rooflinekit.evidence.measurement import Fields
-from rooflinekit.model.types.answer import Answer
+from rooflinekit.model.types.answer import Answer, Json
 from rooflinekit.model.types.errors import InputError, RooflinekitError, SpecError
 from rooflinekit.model.types.units import percent
 from rooflinekit.specs.calibration.load import load_calibration
 from rooflinekit.specs.delimited import read_table
+from rooflinekit.specs.files import Parsed
 from rooflinekit.specs.places import admit
 from rooflinekit.version import __version__
 
@@ -76,7 +78,7 @@ class BenchmarkValue:
     value: float
     rate: bool = False
     spread: float | None = None
-    columns: Mapping[str, Any] = field(default_factory=dict)
+    columns: Parsed = field(default_factory=dict)
     run: MeasuredRun | None = None
     metric: str = ""
 
@@ -122,7 +124,7 @@ def _benchmarks(path: Path) -> dict[str, Any] | None:
     return dict(data)
 
 
-def _pytest_benchmark(source: str, data: Mapping[str, Any]) -> Iterator[BenchmarkValue]:
+def _pytest_benchmark(source: str, data: Mapping[str, object]) -> Iterator[BenchmarkValue]:
     """The median of the rounds [s], and their spread from the quartiles; `params` and `extra_info` are columns."""
     for own in Fields(source, data).entries("benchmarks"):
         stats = own.inside("stats")
@@ -136,7 +138,7 @@ def _pytest_benchmark(source: str, data: Mapping[str, Any]) -> Iterator[Benchmar
         yield BenchmarkValue(name, value, spread=spread, columns=columns)
 
 
-def _nvbench(source: str, data: Mapping[str, Any]) -> Iterator[BenchmarkValue]:
+def _nvbench(source: str, data: Mapping[str, object]) -> Iterator[BenchmarkValue]:
     """Mean GPU time of isolated launches [s] of every state, and nvbench's noise of it; axes are columns."""
     report = Fields(source, data)
     devices = {each.data.get("id"): each.data.get("name") for each in report.entries("devices")}
@@ -210,7 +212,7 @@ def _served_readings(run: MeasuredRun) -> Iterator[BenchmarkValue]:
         yield BenchmarkValue(f"{said}: {_REQUESTS}", run.request_s, rate=True, run=run, metric="request_s")
 
 
-def _named(first: str, cells: Mapping[str, Any]) -> str:
+def _named(first: str, cells: Mapping[str, object]) -> str:
     """A name and what tells it apart.
 
     >>> _named("gemm", {"m": 16.0, "dtype": "bf16"})
@@ -279,7 +281,7 @@ class Guarded(Answer):
         """The rows that are slower than their limits, the worst first."""
         return tuple(sorted((row for row in self.checks if row.regressed), key=lambda row: -row.change))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """The JSON of the command."""
         rows = [asdict(row) | {"regressed": row.regressed} for row in self.checks]
         return {
@@ -299,7 +301,7 @@ def guard(
     noise: float | None = None,
     chance: float = 0.02,
     unit: str | None = None,
-    **said: Any,
+    **said: Value,
 ) -> Guarded:
     """Judge benchmark files by earlier runs of the same suite, or by the prediction where there are none.
 
@@ -478,7 +480,7 @@ def _kernels(
 ) -> list[tuple[BenchmarkValue, _Predicted]]:
     """The rows that say which kernel they are, each with its prediction."""
     usual = {"gpu": given.facts.gpu, "engine": given.facts.engine or "vllm"}
-    by_operation: dict[str, list[dict[str, Any]]] = {}
+    by_operation: dict[str, list[dict[str, object]]] = {}
     for place, row in enumerate(rows):
         cells = {key.lower(): cell for key, cell in row.columns.items()}
         cells |= {key: cell for key, cell in usual.items() if cell is not None and not cells.get(key)}

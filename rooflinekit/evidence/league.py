@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import pandas as pd
 
+from rooflinekit.estimation.options import OwnKeywords
 from rooflinekit.evidence import rivals
 from rooflinekit.evidence.accuracy_serving import (
     ServedGroup,
@@ -262,7 +262,7 @@ def _accepted(drafts: int) -> float:
     return speculation.tokens_per_pass - 1.0 if speculation else 0.0
 
 
-def _deployment(plan: Plan) -> dict[str, Any]:
+def _deployment(plan: Plan) -> OwnKeywords:
     model, split, chip = plan.model, plan.deployment, plan.system.accelerator
     mixer, ffn = model.layers[-1].mixer, model.layers[-1].ffn
     moe, attends = isinstance(ffn, MixtureOfExperts), isinstance(mixer, Attention)
@@ -289,7 +289,7 @@ def _of_runs(path: Path, given: Given, unanswered: Counter[str]) -> Iterator[tup
         plan, load = posed.resolved.plan, posed.load
         users = float(load.users or 0) if posed.work is None else float(posed.work.batch)
         kind = "static" if posed.work is not None else "poisson" if load.users is None else "concurrency"
-        asked: dict[str, Any] = {"load": kind, "isl": load.isl.mean, "osl": load.osl.mean, "users": users}
+        asked: OwnKeywords = {"load": kind, "isl": load.isl.mean, "osl": load.osl.mean, "users": users}
         asked |= {"rate": load.rate or 0.0, "requests": load.requests or 0}
         question = RivalQuestion(**asked, **_deployment(plan))
         for each in metrics_of(posed.run, expected):

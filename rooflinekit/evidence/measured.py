@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.estimation.options import options_of
+from rooflinekit.estimation.options import OwnKeywords, options_of
 from rooflinekit.estimation.scenario import Placed
 from rooflinekit.evidence.exposition import (
     WANTED,
@@ -29,7 +29,7 @@ from rooflinekit.evidence.pasted import is_pasted, read_pasted
 from rooflinekit.evidence.startup import is_startup, read_startup, read_startups
 from rooflinekit.evidence.tools import How, from_tool, known_tools, mapped, measurement_of, refuse_text
 from rooflinekit.model.types.errors import SpecError
-from rooflinekit.specs.files import json_lines, read_text
+from rooflinekit.specs.files import Parsed, json_lines, read_text
 
 __all__ = [
     "MeasuredRun",
@@ -115,7 +115,7 @@ def _intervals(path: Path, text: str) -> list[MeasuredInterval]:
     return []
 
 
-def _request_lines(path: Path, text: str) -> tuple[list[Mapping[str, Any]], list[SpecError]]:
+def _request_lines(path: Path, text: str) -> tuple[list[Mapping[str, object]], list[SpecError]]:
     """The objects of JSON lines, and what is wrong with others; the last one may still be written."""
     if (entries := _document(text)) is not None:
         return [span for data in entries if isinstance(data, Mapping) for span in spans(data)], []
@@ -129,7 +129,7 @@ def _request_lines(path: Path, text: str) -> tuple[list[Mapping[str, Any]], list
     return found, errors
 
 
-def _document(text: str) -> list[Any] | None:
+def _document(text: str) -> list[object] | None:
     """Entries of one JSON document; None for JSON lines."""
     try:
         data = json.loads(text)
@@ -156,7 +156,7 @@ def is_benchmark(path: Path) -> bool:
     return kind != "harness" and bool(kind or named)
 
 
-def _objects(path: Path, text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _objects(path: Path, text: str) -> Iterator[tuple[str, Mapping[str, object]]]:
     """One JSON document, or one a line (appended results), each with a name."""
     if (entries := _document(text)) is None:
         entries = [data for _, data in json_lines(path, text.splitlines())]
@@ -165,7 +165,7 @@ def _objects(path: Path, text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield f"{path.name}#{number}" if len(entries) > 1 else path.name, data
 
 
-def from_json(source: str, data: Mapping[str, Any]) -> Iterator[MeasuredRun]:
+def from_json(source: str, data: Parsed) -> Iterator[MeasuredRun]:
     """The runs of one JSON document; none if no known tool wrote it. Raises SpecError for a value that cannot be."""
     benchmarks = data["benchmarks"][:1] if isinstance(data.get("benchmarks"), list) else []
     blocks = (data.get(name) for name in ("request_latency", "time_to_first_token", "request_throughput"))
@@ -183,7 +183,7 @@ def from_json(source: str, data: Mapping[str, Any]) -> Iterator[MeasuredRun]:
 # what `rooflinekit estimate --format json` wrote: a prediction in a measurement's place
 
 
-def _predicted(source: str, data: Mapping[str, Any]) -> MeasuredRun:
+def _predicted(source: str, data: Parsed) -> MeasuredRun:
     """A prediction, with all that it assumes and is not the default."""
     whole, inputs = Fields(source, data), Fields(source, data["inputs"])
     load, options = whole.inside("load"), options_of(Placed)
@@ -231,7 +231,7 @@ def _predicted(source: str, data: Mapping[str, Any]) -> MeasuredRun:
 # GuideLLM (`benchmarks.json`): one measurement for each strategy that it ran
 
 
-def _guidellm(source: str, data: Mapping[str, Any]) -> Iterator[MeasuredRun]:
+def _guidellm(source: str, data: Parsed) -> Iterator[MeasuredRun]:
     """Map every benchmark of a report. Only successful requests count.
 
     `inter_token_latency_ms` is (last − first token) / (tokens − 1) of a request; its mean weighs requests by their
@@ -284,7 +284,7 @@ def _aiperf_csv(source: str, text: str) -> MeasuredRun:
     return _aiperf(source, "aiperf", blocks)
 
 
-def _aiperf(source: str, tool: str, data: Mapping[str, Any]) -> MeasuredRun:
+def _aiperf(source: str, tool: str, data: Mapping[str, object]) -> MeasuredRun:
     """Map an export.
 
     Its `inter_token_latency` is (request latency − TTFT) / (output tokens − 1) of a request: our TPOT. Single gaps are
@@ -309,7 +309,7 @@ def _aiperf(source: str, tool: str, data: Mapping[str, Any]) -> MeasuredRun:
         for key in ("model_names", "model_name", "model")
     )
     named = (model[0] if isinstance(model, list) else model for model in models if model)
-    told: dict[str, Any] = {"rate": rate, "concurrency": None if rate else concurrency}
+    told: OwnKeywords = {"rate": rate, "concurrency": None if rate else concurrency}
     told["cv"] = 0.0 if constant and rate else None
     told["model"] = next((model for model in named if isinstance(model, str)), None)
     for name, block in ((name, fields.inside(block)) for name, block in _AIPERF.items()):
@@ -338,7 +338,7 @@ def _mlperf(source: str, text: str) -> MeasuredRun:
     scenario, samples, tokens = fields.text("scenario") or "", fields.number("samples"), fields.number("tokens")
     if not samples or not tokens or scenario not in ("Server", "Offline", "Interactive"):
         raise SpecError(f"{source}: scenario {scenario!r} has no token latencies; known: Server, Interactive, Offline")
-    told: dict[str, Any] = {"osl": tokens / samples, "output_tok_s": tokens, "request_s": samples}
+    told: OwnKeywords = {"osl": tokens / samples, "output_tok_s": tokens, "request_s": samples}
     if scenario == "Offline":  # whose latencies are those of the queue
         told |= {"concurrency": fields.count("burst"), "e2e.mean": None, "e2e.p50": None}
     else:

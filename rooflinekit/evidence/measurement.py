@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rooflinekit.estimation.options import Keywords
 from rooflinekit.model.types.errors import SpecError
+from rooflinekit.specs.files import Parsed
 from rooflinekit.specs.foreign import MOST, number_of
 
 PREDICTED = "rooflinekit estimate"
@@ -107,7 +109,7 @@ class StartUp:
     max_len: int | None = None
     concurrency: float | None = None
     facts: RunFacts = RunFacts()
-    deployment: Mapping[str, Any] = field(default_factory=dict)
+    deployment: Keywords = field(default_factory=dict)
     printed_tokens: int | None = None
     state_bytes: float | None = None
     graph_bytes: float | None = None
@@ -126,7 +128,7 @@ class Fields:
     quantity is a key.
     """
 
-    def __init__(self, source: str, data: Mapping[str, Any], names: Mapping[str, Sequence[str]] | None = None) -> None:
+    def __init__(self, source: str, data: Parsed, names: Mapping[str, Sequence[str]] | None = None) -> None:
         self.source, self.data, self.names = source, data, names
 
     def inside(self, *path: str) -> Fields:

@@ -14,6 +14,7 @@ from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
+from rooflinekit.estimation.options import OwnKeywords
 from rooflinekit.evidence.measurement import Fields, MeasuredRun, RunFacts
 from rooflinekit.evidence.startup import formats_of, gguf_format, services
 from rooflinekit.evidence.tools import LLAMA_COUNTS, How, llama_run, measurement_of
@@ -116,7 +117,7 @@ def _measures(header: str) -> bool:
     return {"n_prompt", "avg_ts"} <= {*cells} or bool(served and any(not name.startswith(_MEASURED) for name in names))
 
 
-def _record(source: str, pairs: Iterable[tuple[str, str]], strict: bool = True) -> dict[str, Any]:
+def _record(source: str, pairs: Iterable[tuple[str, str]], strict: bool = True) -> dict[str, object]:
     """Quantities by name, of labels and cells; the first of a name counts, and times are in ms.
 
     strict: raise SpecError for a time whose unit nothing says, else leave it out.
@@ -155,7 +156,7 @@ def _plain(text: str) -> float:
     return float(text.rstrip("kK").replace(",", "")) * (1024.0 if thousands else 1.0)
 
 
-def _run(source: str, how: How, record: Mapping[str, Any]) -> Iterator[MeasuredRun]:
+def _run(source: str, how: How, record: Mapping[str, object]) -> Iterator[MeasuredRun]:
     if any(name.startswith(_MEASURED) for name in record):
         yield measurement_of(Fields(source, record), how)
 
@@ -257,7 +258,7 @@ def _llama_row(source: str, cells: Mapping[str, str], device: str | None) -> Mea
     if test is None or rate is None:
         raise SpecError(f"{source}: {cells['test']!r} with {cells['t/s']!r} t/s is no test of llama-bench")
     weights = gguf_format(cells.get("model", ""))
-    deployment: dict[str, Any] = {"weights": weights} if weights else {}
+    deployment: OwnKeywords = {"weights": weights} if weights else {}
     deployment |= formats_of(None, cells.get("type_k"))
     deployment |= {
         option: int(cells[key])

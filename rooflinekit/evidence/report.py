@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from statistics import median
-from typing import Any
 from xml.etree import ElementTree as ET
 
 from rooflinekit.evidence.accuracy import FIGURES, Accuracy
@@ -59,7 +58,7 @@ _KEYS = {
 }
 
 
-def accuracy_rows(found: Accuracy) -> list[dict[str, Any]]:
+def accuracy_rows(found: Accuracy) -> list[dict[str, object]]:
     """One flat row a group, with what made it."""
     return [
         {key: group.key.get(key, "") for key in _KEYS[found.by]}
@@ -124,7 +123,7 @@ _NAMES = {
 _FACTS = ("model", "gpu", "engine", "tp", "isl", "osl", "concurrency", "rate", "requests")
 
 
-def comparison_rows(found: Comparison) -> list[dict[str, Any]]:
+def comparison_rows(found: Comparison) -> list[dict[str, object]]:
     """One flat row for each run and metric."""
     return [
         {"source": run.source, "tool": run.tool}
@@ -203,7 +202,7 @@ def _option(name: str) -> str:
     return _FACT_WORDS.get(name, f"--{name.replace('_', '-')}")
 
 
-def _said(value: Any) -> str:
+def _said(value: object) -> str:
     if value is None:
         return "its default"
     return f"{value:g}" if isinstance(value, float) else str(value)
@@ -415,7 +414,7 @@ class _WholeLines(Items):
         return [*self.lines]
 
 
-def guard_rows(found: Guarded) -> list[dict[str, Any]]:
+def guard_rows(found: Guarded) -> list[dict[str, object]]:
     """One flat row for each check, the regressions first."""
     checks = sorted(found.to_dict()["checks"], key=lambda row: not row["regressed"])
     return [row | {"against": found.against, "version": found.version} for row in checks]
@@ -463,7 +462,7 @@ def junit_xml(found: Guarded) -> str:
     return ET.tostring(suite, encoding="unicode")
 
 
-def league_rows(found: League) -> list[dict[str, Any]]:
+def league_rows(found: League) -> list[dict[str, object]]:
     """One flat row a figure, with every tool's answer, its error and who is nearer."""
     tools = [each.tool for each in found.standings]
     names = ("name", "source", "model", "gpu", "engine", "users", "metric", "measured")

@@ -70,7 +70,7 @@ class RivalQuestion(NamedTuple):
     llama: int = 0
 
 
-def figures(row: Any, ttft: float, tpot: float) -> dict[str, float]:
+def figures(row: RivalQuestion, ttft: float, tpot: float) -> dict[str, float]:
     """Every metric of a batch of `users` requests that start together, from both times [ms].
 
     >>> row = RivalQuestion("m", "g", "vllm", "static", 100.0, 11.0, 2.0)
@@ -81,7 +81,7 @@ def figures(row: Any, ttft: float, tpot: float) -> dict[str, float]:
     return _every(row, (ttft, tpot, whole), 1e3 * row.users * row.osl / whole, 1e3 * row.users * row.isl / ttft)
 
 
-def _every(row: Any, times: tuple[float, float, float], total: float, prefill: float) -> dict[str, float]:
+def _every(row: RivalQuestion, times: tuple[float, float, float], total: float, prefill: float) -> dict[str, float]:
     """Every metric of a load, from its times [ms] and its rates of output and of prompt tokens [1/s]."""
     ttft, tpot, whole = times
     return {
@@ -145,7 +145,7 @@ def _llama(*shape: int) -> str:
     return str(folder)
 
 
-def _placed(row: Any) -> tuple[str, str]:
+def _placed(row: RivalQuestion) -> tuple[str, str]:
     """The model and the accelerator of a question by the names that NVIDIA's tools know."""
     if row.engine not in _ENGINES:
         raise NoAnswerError(NO_ENGINE)
@@ -168,7 +168,7 @@ def _estimate() -> Callable[..., Any]:
     return call
 
 
-def aiconfigurator(row: Any, mode: str = "SILICON") -> dict[str, float]:
+def aiconfigurator(row: RivalQuestion, mode: str = "SILICON") -> dict[str, float]:
     """Continuous batching (`agg`) of all users, a static batch, or the best batch of a queue; measured tables alone."""
     path, system = _placed(row)
     if row.load == "poisson":
@@ -222,7 +222,7 @@ def _best_of_queue(given: dict[str, Any]) -> float:
     return best
 
 
-def aisimulate(row: Any) -> dict[str, float]:
+def aisimulate(row: RivalQuestion) -> dict[str, float]:
     """`aisimulate predict` on the built-in engine stack, which plays a closed or an open loop.
 
     Its configuration and its report are those of its documentation (docs/cli/design.md and
@@ -275,7 +275,10 @@ def _reported(config: dict[str, Any]) -> dict[str, Any]:
         return report
 
 
-TOOLS: dict[str, Callable[[Any], dict[str, float]]] = {"aiconfigurator": aiconfigurator, "aisimulate": aisimulate}
+TOOLS: dict[str, Callable[[RivalQuestion], dict[str, float]]] = {
+    "aiconfigurator": aiconfigurator,
+    "aisimulate": aisimulate,
+}
 TITLES = {"aiconfigurator": "AIConfigurator", "aisimulate": "AISimulate"}
 
 
@@ -296,7 +299,7 @@ def interpreter(tool: str) -> str | None:
 
 
 @functools.cache
-def asked(tool: Callable[[Any], dict[str, float]], row: Any) -> dict[str, float] | str:
+def asked(tool: Callable[[RivalQuestion], dict[str, float]], row: RivalQuestion) -> dict[str, float] | str:
     """Answer of a tool, or the reason why there is none."""
     try:
         with contextlib.redirect_stdout(io.StringIO()):

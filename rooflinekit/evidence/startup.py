@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
+from rooflinekit.estimation.options import OwnKeywords
 from rooflinekit.evidence.measurement import RunFacts, StartUp
 from rooflinekit.model.types.errors import InputError, SpecError
 from rooflinekit.model.types.units import GIB
@@ -99,7 +99,7 @@ def read_startup(source: str, text: str) -> StartUp:
     tp, most = (int(number[name]) if name in number else None for name in ("tp", "max_num_seqs"))
     model, version = (said.get(name, (None,))[0] for name in ("model", "version"))
     stored = said.get("quantization", ("",))[0]
-    told: dict[str, Any] = formats_of(stored, said.get("kv", ("",))[0])
+    told: OwnKeywords = formats_of(stored, said.get("kv", ("",))[0])
     told |= {
         name: value if name == "memory_fraction" else int(value)
         for name in _TOLD + _TOLD_ABOVE_ONE

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rooflinekit.estimation.options import OwnKeywords
 from rooflinekit.evidence.kernel_fit.groups import STEPS, read_measurements
 from rooflinekit.model.types.frozen import dataclass
 
@@ -94,7 +95,7 @@ def compare_model(rows: Iterable[Mapping[str, Any]], gpu: str, calibration: str 
 
     for row in rows:
         point = StepPoint.of(row)
-        work = point.workload | deployment_of(row)
+        work: OwnKeywords = {**point.workload, **deployment_of(row)}
         answer = estimate(row["model"], gpu, calibration=calibration, allow_oom=True, **work)
         predicted = getattr(answer, point.metric)
         low, high = (answer.interval or {}).get(point.metric) or (predicted, predicted)
@@ -122,7 +123,7 @@ _LIMITS = ("engine_version", "token_budget", "max_num_seqs", "memory_fraction")
 """Columns of an engine's rows with its release and its limits."""
 
 
-def deployment_of(row: Mapping[str, Any]) -> dict[str, Any]:
+def deployment_of(row: Mapping[str, Any]) -> OwnKeywords:
     """Deployment of a row: which engine with which limits, all in one format, and with or without CUDA graphs.
 
     Prompts beyond the largest graph of a run (`graph_tokens`, where a row says it) were launched kernel by kernel.

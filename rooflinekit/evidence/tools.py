@@ -9,11 +9,12 @@ from functools import partial
 from statistics import fmean, pstdev
 from typing import Any, NamedTuple
 
+from rooflinekit.estimation.options import OwnKeywords
 from rooflinekit.evidence.measurement import Fields, MeasuredRun, MeasuredSpread, RunFacts
 from rooflinekit.evidence.startup import formats_of, gguf_format
 from rooflinekit.load.lengths import MOST_TOKENS
 from rooflinekit.model.types.errors import SpecError
-from rooflinekit.specs.files import table_of
+from rooflinekit.specs.files import Parsed, table_of
 from rooflinekit.specs.foreign import number_or
 
 _tables = partial(table_of, __file__)
@@ -52,7 +53,7 @@ class How(NamedTuple):
     servers: bool = False
 
     @classmethod
-    def of(cls, row: Mapping[str, Any]) -> How:
+    def of(cls, row: Parsed) -> How:
         """Read a row of a table."""
         return cls(**{name: row[name] for name in cls._fields if name in row})
 
@@ -79,7 +80,7 @@ def accelerators(text: str | None) -> tuple[str | None, int | None]:
     return (text[: hit.start()] + text[hit.end() :]).strip(" _"), int(hit[1] or hit[2])
 
 
-def from_tool(source: str, data: Mapping[str, Any]) -> Iterator[MeasuredRun]:
+def from_tool(source: str, data: Parsed) -> Iterator[MeasuredRun]:
     """The run in one JSON document of the tools of the table; none of any other."""
     for row in _tables()["refused"]:
         if all(isinstance(data.get(key), Mapping) for key in row["marks"]) and _holds(data, row["inside"]):
@@ -100,11 +101,11 @@ def refuse_text(source: str, text: str) -> None:
             raise SpecError(f"{source}: {row['says']}")
 
 
-def _holds(data: Mapping[str, Any], names: list[str]) -> bool:
+def _holds(data: Parsed, names: list[str]) -> bool:
     return any(name in data or name in data["config"] for name in names)
 
 
-def mapped(source: str, tool: str, data: Mapping[str, Any], told: Mapping[str, Any]) -> Fields:
+def mapped(source: str, tool: str, data: Mapping[str, object], told: Mapping[str, object]) -> Fields:
     """Quantities of a result whose places the table has; told: those that its reader made out by itself."""
     places = _tables()["mapped"][tool] | {name: (name,) for name in told}
     return Fields(source, {**data, **told}, places)
@@ -167,7 +168,7 @@ def measurement_of(fields: Fields, how: How, notes: Sequence[str] = ()) -> Measu
     )
 
 
-def _true(value: Any) -> bool:
+def _true(value: object) -> bool:
     return str(value).lower() in ("true", "1", "yes")
 
 
@@ -208,7 +209,7 @@ def _variation(fields: Fields, side: str) -> float | None:
     return None if ratio is None or ratio > 1 else (1.0 - ratio) / (math.sqrt(3.0) * (1.0 + ratio))
 
 
-def _deployment(fields: Fields, how: How, said: list[str]) -> tuple[dict[str, Any], str | None, int | None]:
+def _deployment(fields: Fields, how: How, said: list[str]) -> tuple[OwnKeywords, str | None, int | None]:
     """Formats, limits and degrees beside tp; the accelerator's name; and tp."""
     gpu, count = accelerators(fields.text("gpu"))
     tp, servers = fields.count("tp"), fields.count("servers") or 1
@@ -272,7 +273,7 @@ def _llama_bench(fields: Fields) -> MeasuredRun:
 
 
 def llama_run(
-    source: str, tokens: tuple[int, int, int], rate: float, facts: RunFacts, deployment: Mapping[str, Any]
+    source: str, tokens: tuple[int, int, int], rate: float, facts: RunFacts, deployment: Mapping[str, object]
 ) -> MeasuredRun:
     """One test of llama-bench: tokens of prompt, answer and context before them, at so many a second.
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from statistics import fmean, median, stdev
-from typing import Any
 
 import numpy as np
 
+from rooflinekit.estimation.options import Value
 from rooflinekit.estimation.results import about
 from rooflinekit.evidence.benchmark_runs import Given, Kept, Posed, pose, room_of
 from rooflinekit.evidence.engine_fit.cases import posed_benchmarks
@@ -22,7 +22,7 @@ from rooflinekit.load.answer import STEADY, play_load
 from rooflinekit.load.compiled import prepare
 from rooflinekit.load.lengths import Fixed, LogNormal, cv
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.types.answer import Tabled
+from rooflinekit.model.types.answer import Json, Tabled
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.time import ENDS, Time
 from rooflinekit.model.types.units import percent
@@ -196,7 +196,7 @@ class Watched(Tabled):
         now = self.now
         return max(math.ceil(now.rate / (_STEADY * now.knee / now.replicas) - 1e-9), 1)
 
-    def to_rows(self) -> list[dict[str, Any]]:
+    def to_rows(self) -> list[Json]:
         """One row an interval; the parts of a figure have its name before them."""
         return [
             {
@@ -339,7 +339,7 @@ class Watcher:
         return {part: tpot(**{part: told[-1][part]}) / whole for part in parts}
 
 
-def watch(intervals: Iterable[MeasuredInterval], given: Given | None = None, **said: Any) -> Watched:
+def watch(intervals: Iterable[MeasuredInterval], given: Given | None = None, **said: Value) -> Watched:
     """Set the intervals of a recording or of a request log beside their prediction.
 
     Args:

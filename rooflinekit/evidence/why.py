@@ -13,6 +13,7 @@ from itertools import combinations
 from operator import attrgetter
 from typing import Any
 
+from rooflinekit.estimation.options import Keywords, OwnKeywords
 from rooflinekit.evidence.benchmark_runs import Given, Posed, pose
 from rooflinekit.evidence.measurement import PREDICTED, MeasuredRun, RunFacts
 from rooflinekit.load.answer import play_load
@@ -68,13 +69,13 @@ class Why:
     tried: int
 
 
-def told(run: MeasuredRun) -> dict[str, Any]:
+def told(run: MeasuredRun) -> OwnKeywords:
     """Options that the file of a run states."""
     facts = {name: value for name in RunFacts.__dataclass_fields__ if (value := getattr(run.facts, name)) is not None}
     return facts | dict(run.deployment)
 
 
-def explain(run: MeasuredRun, given: Given, room: int | None = None, own: Mapping[str, Any] | None = None) -> Why:
+def explain(run: MeasuredRun, given: Given, room: int | None = None, own: Keywords | None = None) -> Why:
     """Find the smallest changes of a run's assumptions with which the prediction fits it.
 
     own: what its file says, where that is not what is assumed.
@@ -213,7 +214,7 @@ def _changed(run: MeasuredRun, given: Given, option: str, value: Any) -> tuple[M
     return run, replace(given, deployment={**given.deployment, option: value})
 
 
-def _changes(posed: Posed, given: Given, own: Mapping[str, Any]) -> Iterator[Change]:
+def _changes(posed: Posed, given: Given, own: Mapping[str, object]) -> Iterator[Change]:
     stated, known = dict(posed.run.deployment), dict[str, Any]()
     for option, was, values in _alternatives(posed, given):
         known[option] = was
@@ -242,7 +243,7 @@ def _price(option: str, was: Any, value: Any, said: str) -> float:
     return _PRICES[said] + _RARE.get(option, 0.0) + _DOUBLING * doublings
 
 
-def _said_by(option: str, facts: RunFacts, given: Given, stated: Mapping[str, Any]) -> str:
+def _said_by(option: str, facts: RunFacts, given: Given, stated: Mapping[str, object]) -> str:
     if getattr(given.facts, option, None) is not None and option != "cv":
         return "you"
     if option in given.deployment or (option == "replicas" and given.replicas):
@@ -251,7 +252,7 @@ def _said_by(option: str, facts: RunFacts, given: Given, stated: Mapping[str, An
     return "the file" if told else "nobody"
 
 
-def _alternatives(posed: Posed, given: Given) -> Iterator[tuple[str, Any, Sequence[Any]]]:
+def _alternatives(posed: Posed, given: Given) -> Iterator[tuple[str, object, Sequence[object]]]:
     facts, plan = posed.facts, posed.resolved.plan
     deployment, gpu = plan.deployment, plan.system.accelerator
     isl, osl = (max(round(length or 1.0), 1) for length in (facts.isl, facts.osl))
@@ -289,7 +290,7 @@ def _multiples(number: int) -> list[int]:
     return [max(round(factor * number), 1) for factor in _FACTORS]
 
 
-def _of_the_load(posed: Posed, given: Given) -> Iterator[tuple[str, Any, Sequence[Any]]]:
+def _of_the_load(posed: Posed, given: Given) -> Iterator[tuple[str, object, Sequence[object]]]:
     facts, users = posed.facts, posed.facts.concurrency
     yield "hits", facts.hits or 0.0, (0.0, 0.25, 0.5, 0.75, 0.95, 1.0)
     for name in ("isl_cv", "osl_cv"):

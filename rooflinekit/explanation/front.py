@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from os import PathLike
-from typing import Any, Unpack
+from typing import Unpack
 
 from rooflinekit.estimation.estimator import answer, ask, play, played
 from rooflinekit.estimation.options import keywords
@@ -12,7 +12,7 @@ from rooflinekit.estimation.results import Estimate
 from rooflinekit.estimation.scenario import Scenario
 from rooflinekit.explanation.metrics import COUNTED, TIMELESS, Case, find_metric, full_name
 from rooflinekit.model.graph.tree import Node, tree
-from rooflinekit.model.types.answer import Answer, DeploymentAnswer
+from rooflinekit.model.types.answer import Answer, DeploymentAnswer, Json
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.frozen import dataclass, field, fields, replace
 
@@ -63,7 +63,7 @@ class Derivation(Answer):
         """Largest relative difference of a formula from its number."""
         return max(node.gap for node in self.root.walk())
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain values, ready for JSON."""
         asked = {each.name: getattr(self.answer, each.name) for each in fields(DeploymentAnswer)}
         answered = {name: getattr(self, name) for name in ("metric", "value", "unit", "interval", "bound", "scale")}
@@ -109,7 +109,7 @@ def explain(
 
 
 def make_case(
-    model: str | PathLike[str], gpu: str | PathLike[str], scenario: Mapping[str, Any], anyway: bool = False
+    model: str | PathLike[str], gpu: str | PathLike[str], scenario: Mapping[str, object], anyway: bool = False
 ) -> Case:
     """Ask and answer; `anyway`: even if it does not fit in memory. Raises what `estimate` raises."""
     allow_oom = bool(scenario.get("allow_oom")) or anyway

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property, partial
 from math import prod
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
+from rooflinekit.estimation.options import OwnKeywords
 from rooflinekit.estimation.results import Estimate
 from rooflinekit.explanation.played import PlayedLoad
 from rooflinekit.load.answer import LoadPlay
@@ -60,7 +61,7 @@ class Leaves:
 
     def told(self, thing: D, source: Callable[[str], str], spread: Mapping[str, float] | None = None) -> D:
         """Make a leaf for every number whose field has a name; a 0 is no leaf."""
-        changed: dict[str, Any] = {}
+        changed: dict[str, object] = {}
         for entry in fields(thing):  # type: ignore[arg-type]
             value, quantity = getattr(thing, entry.name), entry.metadata.get("quantity")
             if isinstance(value, (int, float)) and quantity and value:
@@ -74,7 +75,7 @@ class Leaves:
                 changed["axes"] = (self._fact(prod(value), replace(_STATE, source=source("axes"))),)
         return replace(thing, **changed)  # type: ignore[type-var]
 
-    def _columns(self, name: str, size: float, source: Callable[[str], str]) -> Any:
+    def _columns(self, name: str, size: float, source: Callable[[str], str]) -> Numeric:
         words = re.findall(r"[^\W_]+", name.lower())  # a symbol is one word
         called = Quantity("_".join(words), f"columns of {' '.join(words)}", "", source("parts"))
         return size and self._fact(size, called)
@@ -139,7 +140,7 @@ class Leaves:
         beyond = None if fit.beyond is None else replace(fit.beyond, fit=self._fit(fit.beyond.fit, run))
         return replace(fit, form=self.told(fit.form, source, fit.spread), beyond=beyond)
 
-    def operations(self, plan: Plan, counts: Mapping[Operation, int]) -> dict[Operation, Any]:
+    def operations(self, plan: Plan, counts: Mapping[Operation, int]) -> dict[Operation, int]:
         """Operations with the sizes of the model as leaves, and how often each is launched."""
         launches = Quantity("n", "launches in the step", "", _PLACE)
 
@@ -190,7 +191,7 @@ class Leaves:
             counted = self.cache_per_token(plan, layers, deployment.tp, deployment.kv_policy)
             same = len(stage.layout.law.slopes) == 1 and abs(float(counted) - slope) <= 1e-12 * slope
             laid = Quantity("kv", "bytes that a token adds here, as the engine lays them out in blocks", "B", _LAID)
-            kept: Any = cap if cap == math.inf else self._fact(cap, Quantity("cap", _KEPT, "", _config(plan)))
+            kept = cap if cap == math.inf else self._fact(cap, Quantity("cap", _KEPT, "", _config(plan)))
             slopes.append((kept, counted if same else self._fact(slope, laid)))
         law = replace(stage.layout.law, slopes=tuple(slopes))
         return replace(stage, weight_bytes=weights, layout=replace(stage.layout, law=law))
@@ -249,7 +250,7 @@ class Case:
     played: LoadPlay | None = None
 
     @property
-    def held(self) -> tuple[Any, Any, Any]:
+    def held(self) -> tuple[Numeric, Numeric, Numeric]:
         """Sequences, tokens of each and new tokens of a prompt, as the memory of the answer has them."""
         if self.played is not None:
             isl = self.played.asked.isl.mean
@@ -267,7 +268,7 @@ class Traced:
         self._pool = Pool()
         self.leaves = Leaves(self._pool)
 
-    def inputs(self, of: Any, *names: str) -> dict[str, Any]:
+    def inputs(self, of: object, *names: str) -> OwnKeywords:
         """Numbers of the question, as variables."""
         found = {name: getattr(of, name) for name in names}
         for name, value in found.items():
@@ -277,7 +278,7 @@ class Traced:
                 found[name] = self._pool.variable(name, quantity)
         return found
 
-    def line(self, output: Any, symbol: str, unit: str) -> Symbol:
+    def line(self, output: Numeric, symbol: str, unit: str) -> Symbol:
         """The traced symbol; a 0 that nothing leads to is a line of its own."""
         if isinstance(output, Symbol):
             return output
@@ -321,17 +322,17 @@ class Traced:
         first = f", the first {asked.filling:,} not counted" if asked.filling else ""
         return f"{asked.count:,} requests played{first}; docs/under-load.md"
 
-    def told(self, value: float, symbol: str, meaning: str, unit: str = "s", source: str | None = None) -> Any:
+    def told(self, value: float, symbol: str, meaning: str, unit: str = "s", source: str | None = None) -> Numeric:
         """A number of the loop, or of another source, as a leaf; a 0 stays a number."""
         quantity = Quantity(symbol, meaning, unit, self.loop if source is None else source)
-        return self._pool.fact(value, quantity) if value else 0.0
+        return cast("Numeric", self._pool.fact(value, quantity)) if value else 0.0
 
-    def stated(self, value: float, formula: Any, symbol: str, meaning: str, unit: str = "s") -> Any:
+    def stated(self, value: float, formula: Numeric, symbol: str, meaning: str, unit: str = "s") -> Numeric:
         """The number that `estimate` states, to its last digit, and the formula that gives it."""
         quantity = Quantity(symbol, meaning, unit)
         if not isinstance(formula, Symbol):
-            return self._pool.fact(value, replace(quantity, source=self.loop))
-        return self._pool.node("named", formula, quantity, value=value)
+            return cast("Numeric", self._pool.fact(value, replace(quantity, source=self.loop)))
+        return cast("Numeric", self._pool.node("named", formula, quantity, value=value))
 
     @cached_property
     def memory_model(self) -> MemoryModel:
@@ -373,28 +374,28 @@ class Metric(NamedTuple):
 
     unit: str
     scale: float
-    of: Callable[[Traced], Any]
+    of: Callable[[Traced], Numeric]
     loaded: bool = False
 
 
-def _of_static(name: str, static: Callable[[Traced], Any], t: Traced) -> Any:
+def _of_static(name: str, static: Callable[[Traced], Numeric], t: Traced) -> Numeric:
     """The number of the played load, or of the static batch."""
     return static(t) if t.case.played is None else getattr(t.load, name)
 
 
-def _output(t: Traced) -> Any:
+def _output(t: Traced) -> Numeric:
     if t.case.played is None:
         title = "output tokens a second, prefill included"
         return named(t.point.output_rate(t.work.batch, t.work.osl), "output", title, "token/s")
     return t.load.output
 
 
-def _output_per_gpu(t: Traced) -> Any:
+def _output_per_gpu(t: Traced) -> Numeric:
     gpus = fact(t.plan.deployment.gpus, "gpus", "accelerators", "", _ASKED)
     return named(_output(t) / gpus, "per_gpu", "output tokens a second and accelerator", "token/s")
 
 
-def _output_per_user(t: Traced) -> Any:
+def _output_per_user(t: Traced) -> Numeric:
     title = "output tokens a second of one user, while decoding"
     tpot = _of_static("tpot", lambda t: t.point.tpot.expected, t)
     return named(1.0 / tpot, "per_user", title, "token/s")
@@ -410,7 +411,7 @@ def _power(t: Traced) -> LoadPower:
     return run_power(token_energy(t.predictor, InFlight(together, *t.load.lengths, t.load.cached)), t.load.run)
 
 
-def _joules(t: Traced) -> Any:
+def _joules(t: Traced) -> Numeric:
     title = "all energy of all boards over all output tokens"
     return named(_power(t).joules_per_output_token, "e_out", title, "J", _ENERGY)
 
@@ -418,7 +419,7 @@ def _joules(t: Traced) -> Any:
 _ENERGY = "docs/method.md, section 11"
 
 
-def _keep(t: Traced) -> Any:
+def _keep(t: Traced) -> Numeric:
     """The five-minute rule on the accelerators: a token's place costs what computing it again does, at any price."""
     half = named(t.work.isl // 2.0, "c", "tokens of a prefix, half the prompt")
     new, beside, alone = (
@@ -434,27 +435,27 @@ def _keep(t: Traced) -> Any:
     return named(saved * pool, "keep", "time between two uses up to which a prefix is worth its place", "s", rule)
 
 
-def _max_context(t: Traced) -> Any:
+def _max_context(t: Traced) -> Numeric:
     longest = t.memory.max_context
     if math.isinf(float(longest)):
         raise InputError(f"nothing limits the context of {t.plan.model.name}: its cache does not grow")
     return longest
 
 
-def _params(t: Traced) -> Any:
+def _params(t: Traced) -> Numeric:
     model = t.plan.model
     counts = model_operations(model, Deployment(), Precision(model.dtype, model.dtype, model.formats))
     total = sum(t.leaves.modules(t.plan, counts, lambda weights: weights.count, ""), 0.0)
     return named(total, "params", f"parameters of {model.name}")
 
 
-def _params_active(t: Traced) -> Any:
+def _params_active(t: Traced) -> Numeric:
     idle = count_parameters(t.plan.model).inactive_experts
     unvisited = fact(idle, "idle", "weights of routed experts that one token does not visit")
     return named(_params(t) - (unvisited if idle else 0.0), "P_active", "parameters that one token visits")
 
 
-def _ridge(t: Traced) -> Any:
+def _ridge(t: Traced) -> Numeric:
     precision = t.plan.precision
     dtype = precision.compute(getattr(precision.formats, t.plan.model.matrices[-1]))  # of most of the layers' matrices
     title = f"ridge point in {dtype.unit.value}: below it memory limits, above it arithmetic"
@@ -528,7 +529,7 @@ class NamedMetric:
     name: str
     unit: str
     scale: float
-    output: Any
+    output: Symbol
 
 
 def find_metric(case: Case, name: str) -> NamedMetric:
@@ -554,7 +555,7 @@ def find_metric(case: Case, name: str) -> NamedMetric:
 _FIRST = ("tpot", "ttft", "memory", "max_batch", "kv_per_token", "params", "decode", "decode.attention")
 
 _STEPS = ("prefill", "decode")
-_SIZES: dict[str, tuple[str, str, Callable[[KernelTime, Accelerator], Any]]] = {
+_SIZES: dict[str, tuple[str, str, Callable[[KernelTime, Accelerator], Numeric]]] = {
     "time": ("s", "", lambda t, gpu: t.expected),
     "bound": ("s", "datasheet bound", lambda t, gpu: t.bound),
     "flops": ("FLOP", "work", lambda t, gpu: t.kernel.count * t.kernel.flops),
@@ -587,7 +588,7 @@ def _of_step(traced: Traced, folded: str) -> NamedMetric | None:
     what = f"all kernels named {kernel}" if kernel else f"one {step} step"
     gpu = traced.predictor.plan.system.accelerator
 
-    def total(kind: str, symbol: str) -> Any:
+    def total(kind: str, symbol: str) -> Numeric:
         unit, title, size = _SIZES[kind]
         sizes = [(each.kernel.name, size(each, gpu)) for each in timed]
         parts = [named(part, name, f"{title} of all launches", unit) if title else part for name, part in sizes]

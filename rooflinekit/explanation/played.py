@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 from rooflinekit.load.answer import LoadPlay
 from rooflinekit.load.law import full_engine
 from rooflinekit.model.graph import named
-from rooflinekit.model.roofline import time_parts
+from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.roofline import StepTime, time_parts
 from rooflinekit.model.serving.energy import Run
 from rooflinekit.model.types.batch import Batch
+from rooflinekit.model.types.numeric import Numeric
+from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs.files import table_of
 
 _NAMES: dict[str, dict[str, str]] = table_of(__file__)
@@ -18,31 +22,39 @@ _WAITS, _PARTS = _NAMES["waits"], _NAMES["parts"]
 _ASKED = "your input"
 
 
+class PlayedCase(Protocol):
+    """The case as `estimate` reads it: `metrics.Case`."""
+
+    @property
+    def work(self) -> Workload:
+        """The workload."""
+
+
 class Tracing(Protocol):
     """The case whose numbers are traced, and the pool that its lines come from: `metrics.Traced`."""
 
     @property
-    def case(self) -> Any:
+    def case(self) -> PlayedCase:
         """The case as `estimate` reads it."""
 
     @property
-    def work(self) -> Any:
+    def work(self) -> Workload:
         """Batch and lengths as variables."""
 
     @property
-    def predictor(self) -> Any:
+    def predictor(self) -> Predictor:
         """Steps of the predictor."""
 
-    def inputs(self, of: Any, *names: str) -> Any:
+    def inputs(self, of: object, *names: str) -> Mapping[str, Numeric]:
         """Numbers of the question, as variables."""
 
-    def step(self, name: str) -> Any:
+    def step(self, name: str) -> StepTime:
         """The step whose kernels `estimate` lists under that name."""
 
-    def told(self, value: float, symbol: str, meaning: str, unit: str = "s", source: str | None = None) -> Any:
+    def told(self, value: float, symbol: str, meaning: str, unit: str = "s", source: str | None = None) -> Numeric:
         """A number as a leaf."""
 
-    def stated(self, value: float, formula: Any, symbol: str, meaning: str, unit: str = "s") -> Any:
+    def stated(self, value: float, formula: Numeric, symbol: str, meaning: str, unit: str = "s") -> Numeric:
         """A number that `estimate` states, and its formula."""
 
 
@@ -54,7 +66,7 @@ class PlayedLoad:
         self.told, self.stated = traced.told, traced.stated
 
     @cached_property
-    def lengths(self) -> tuple[Any, Any]:
+    def lengths(self) -> tuple[Numeric, Numeric]:
         """Mean tokens of a prompt and of an answer."""
         asked, work = self.found.asked, self.traced.case.work
         found = []
@@ -65,12 +77,12 @@ class PlayedLoad:
         return found[0], found[1]
 
     @cached_property
-    def cached(self) -> Any:
+    def cached(self) -> Numeric:
         """Tokens of a mean prompt that are in the cache already."""
         return self.told(float(self.found.asked.cached), "cached", "tokens of a prompt in the cache", "", _ASKED)
 
     @cached_property
-    def ttft(self) -> Any:
+    def ttft(self) -> Numeric:
         """Waits of a first token, as played, and the step of the own prompt."""
         parts, found = self.found.played.first_parts, self.found
         own = named(self.traced.step("prefill").expected, "own", "a step of the own prompt alone", "s")
@@ -83,7 +95,7 @@ class PlayedLoad:
         return self.stated(found.samples["ttft"].mean, sum(waits, 0.0) + prompt, "TTFT", "mean time to first token")
 
     @cached_property
-    def tpot(self) -> Any:
+    def tpot(self) -> Numeric:
         """Waits of a token: its decode step in parts, at the mean batch, and prompts of others."""
         found, system = self.found, self.traced.predictor.plan.system
         step = self.told(found.tokens.step, "step", "time of a token in decode steps")
@@ -104,7 +116,7 @@ class PlayedLoad:
         return self.stated(found.tpot, sum(spent, 0.0) + others, "TPOT", "mean time of an output token after the first")
 
     @cached_property
-    def e2e(self) -> Any:
+    def e2e(self) -> Numeric:
         """From sending to the last token."""
         asked, found = self.found.asked, self.found
         whole = found.samples["e2e"].mean
@@ -116,7 +128,7 @@ class PlayedLoad:
         return self.stated(whole, self.ttft + after, "E2E", "mean time of a request, end to end")
 
     @property
-    def rate(self) -> Any:
+    def rate(self) -> Numeric:
         """Requests a second: those that arrive; of a closed loop by Little's law."""
         if self.found.asked.rate is not None:
             return self.traced.inputs(self.found.asked, "rate")["rate"]
@@ -126,7 +138,7 @@ class PlayedLoad:
         return self.stated(self.found.rate, users / self.e2e, "rate", title, "1/s")
 
     @property
-    def running(self) -> Any:
+    def running(self) -> Numeric:
         """Sequences in steps, by Little's law."""
         done = self.found.played
         inside = float(done.replicas["sequence_time"].sum()) / max(done.arrived, 1)
@@ -137,11 +149,11 @@ class PlayedLoad:
         return self.stated(done.running, arrived / over * stay, "running", title, "")
 
     @property
-    def knee(self) -> Any:
+    def knee(self) -> Numeric:
         """The rate of a full engine."""
         found, law = self.found, "approximate: the law of a full engine; docs/under-load.md"
         scene, asked = found.scene, found.asked
-        full = full_engine(scene.table.arrays, scene.rules, asked.isl.mean, asked.osl.mean, asked.cached)
+        full = full_engine(scene.tables, scene.rules, asked.isl.mean, asked.osl.mean, asked.cached)
         begun = self.told(full.begun, "q", "prompts that begin in a turn of a full engine", "", law)
         decode = self.told(full.decode, "t_decode", "decode steps of such a turn", "s", law)
         prompts = self.told(full.prompts, "t_prompts", "added by its prompts", "s", law)
@@ -153,7 +165,7 @@ class PlayedLoad:
             return self.told(found.knee, "knee", f"{title}, of the front end", "1/s", law)
         return self.stated(found.knee, begun / (decode + prompts) * each, "knee", title, "1/s")
 
-    def percentile(self, time: str, share: float) -> Any:
+    def percentile(self, time: str, share: float) -> Numeric:
         """The request at its place by rank."""
         sample, found = self.found.samples[time], self.found
         name, place = f"{time}_p{100 * share:.0f}", sample.rank(share)
@@ -163,7 +175,7 @@ class PlayedLoad:
         return self.told(found.quantile(time, share), name, title)
 
     @property
-    def queue(self) -> Any:
+    def queue(self) -> Numeric:
         """The wait behind prompts and for a place."""
         parts = self.found.played.first_parts
         waits = (self.told(getattr(parts, name), name, _WAITS[name]) for name in ("behind", "place"))
@@ -183,7 +195,7 @@ class PlayedLoad:
         )
 
     @cached_property
-    def output(self) -> Any:
+    def output(self) -> Numeric:
         """Output tokens a second."""
         done = self.found.played
         made = float(done.osl[done.counted].sum())

@@ -26,6 +26,7 @@ from rooflinekit.specs.files import once
 
 if TYPE_CHECKING:
     from rooflinekit.model.roofline import StepTime
+    from rooflinekit.model.step import Plan
 
 PER_USER = 10
 """Requests of a closed loop for each user, unless told: as benchmark clients send."""
@@ -331,14 +332,25 @@ class LoadPlay:
         if self.scene.drafting.tokens:
             batch = own * self.predictor.plan.deployment.dp
             return self.predictor.decode_step(Workload(batch, self.asked.isl.mean, 2.0, context=context))
-        return self.predictor.plan.time(Batch.decode(own, context))
+        return _decode_step(self.scene.shared.plan or self.predictor.plan, own, context)
+
+    @property
+    def step_ends(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Ends of the interval of a decode step, between powers of two of sequences, and of a prompt, over expected."""
+        plan, (own, context) = self.scene.shared.plan, self.decoding
+        if self.scene.drafting.tokens or plan is None:
+            return _ends_of(self.decode), _ends_of(self.prompt)
+        low, high = (float(np.interp(own, _POWERS, end)) for end in _decode_ends(plan, context))
+        return (low, high), _ends_of(_lone_prompt(plan, *self._own_prompt))
+
+    @property
+    def _own_prompt(self) -> tuple[float, float]:
+        return float(max(self.asked.isl.mean, self.asked.cached + 1.0)), float(self.asked.cached)
 
     @cached_property
     def prompt(self) -> StepTime:
         """The prompt of a request alone."""
-        return self.predictor.plan.time(
-            Batch.prefill(1.0, max(self.asked.isl.mean, self.asked.cached + 1.0), self.asked.cached)
-        )
+        return _lone_prompt(self.predictor.plan, *self._own_prompt)
 
     def means(self) -> tuple[Time, Time, float]:
         """Mean TTFT, TPOT and time of whole requests as they were played, without intervals [s]."""
@@ -508,6 +520,31 @@ def largest_rate(scene: Scene, asked: AskedLoad) -> float:
     each = full_rate(scene.tables, scene.rules, asked.isl.mean, asked.osl.mean, asked.cached)
     front = scene.front
     return min(min(each, front.rate(asked.isl.mean)) * scene.replicas, front.most)
+
+
+_POWERS = [float(1 << power) for power in range(13)]
+
+
+@once
+def _decode_ends(plan: Plan, context: float) -> tuple[list[float], list[float]]:
+    """Ends of the interval of decode steps of `_POWERS` sequences, over what is expected."""
+    step = plan.time(Batch.decode(np.array(_POWERS), context))
+    low, high = ((end / step.expected * np.ones(len(_POWERS))).tolist() for end in (step.low, step.high))
+    return low, high
+
+
+def _ends_of(step: StepTime) -> tuple[float, float]:
+    return float(step.low / step.expected), float(step.high / step.expected)
+
+
+@once
+def _decode_step(plan: Plan, sequences: float, context: float) -> StepTime:
+    return plan.time(Batch.decode(sequences, context))
+
+
+@once
+def _lone_prompt(plan: Plan, isl: float, cached: float) -> StepTime:
+    return plan.time(Batch.prefill(1.0, isl, cached))
 
 
 @once

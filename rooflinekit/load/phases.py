@@ -81,8 +81,13 @@ class Phases:
         """Seconds that each of so many equal chunks after the first saves, by new and by past tokens of the mean."""
         if chunks not in self._saved:
             points = np.array(self.coarse)
-            self._saved[chunks] = self._saved_at(chunks, points[:, None], points)
+            self._saved[chunks] = self._saved_at(chunks, points[:, None], points, self._one)
         return self._saved[chunks]
+
+    @cached_property
+    def _one(self) -> Array:
+        points = np.array(self.coarse)
+        return self._chunks(1.0, points[:, None], points)
 
     def saved_by(self, chunks: Sequence[float]) -> Array:
         """The same of several numbers of chunks."""
@@ -91,13 +96,15 @@ class Phases:
     @cached_property
     def saved_by_eight(self) -> Array:
         """The same of eight chunks of `EIGHT`."""
-        return self._saved_at(8.0, np.array(EIGHT[0]), np.array(EIGHT[1]))
+        new, past = map(np.array, EIGHT)
+        return self._saved_at(8.0, new, past, self._chunks(1.0, new, past))
 
-    def _saved_at(self, chunks: float, new: Array, past: Array) -> Array:
-        new = np.maximum(new, 1.0)
-        one, together = (self._time(Batch(prefilling=Sequences(count, new, past))) for count in (1.0, chunks))
-        saved: Array = (chunks * one - together) / (chunks - 1.0)
+    def _saved_at(self, chunks: float, new: Array, past: Array, one: Array) -> Array:
+        saved: Array = (chunks * one - self._chunks(chunks, new, past)) / (chunks - 1.0)
         return saved
+
+    def _chunks(self, count: float, new: Array, past: Array) -> Array:
+        return self._time(Batch(prefilling=Sequences(count, np.maximum(new, 1.0), past)))
 
 
 def kept_phases(plan: Plan, width: int, grid: Sequence[float], halves: bool, make: Callable[[], Phases]) -> Phases:

@@ -7,27 +7,30 @@ numba would compile a reader that is a function for each field anew; these are a
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 from numba import types
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
+Numba: TypeAlias = Any
+"""A type, a value or a builder of numba's or LLVM's, which come without annotations."""
 
-def _words(context: Any, builder: Any, arguments: Any, kind: Any = types.int64) -> Any:
+
+def _words(context: Numba, builder: Numba, arguments: Numba, kind: Numba = types.int64) -> Numba:
     """The words from the one that is named on, as pointer."""
     address, at = arguments
     start = builder.inttoptr(address, context.get_value_type(types.CPointer(kind)))
     return builder.gep(start, [at])
 
 
-def _scalar(kind: Any) -> Any:
+def _scalar(kind: Numba) -> Numba:
     """A reader of one number: float64, int64 or boolean, of words that start at an address."""
     stored = types.float64 if kind is types.float64 else types.int64
 
     @intrinsic  # type: ignore[untyped-decorator]
-    def read(typing: Any, words: Any, at: Any) -> Any:
-        def make(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def read(typing: Numba, words: Numba, at: Numba) -> Numba:
+        def make(context: Numba, builder: Numba, signature: Numba, arguments: Numba) -> Numba:
             return context.cast(builder, builder.load(_words(context, builder, arguments, stored)), stored, kind)
 
         return kind(types.int64, types.int64), make
@@ -35,13 +38,13 @@ def _scalar(kind: Any) -> Any:
     return read
 
 
-def _array(kind: Any, dimensions: int) -> Any:
+def _array(kind: Numba, dimensions: int) -> Numba:
     """A reader of an array in C order: its address, then its lengths."""
     array = types.Array(kind, dimensions, "C")
 
     @intrinsic  # type: ignore[untyped-decorator]
-    def read(typing: Any, words: Any, at: Any) -> Any:
-        def make(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def read(typing: Numba, words: Numba, at: Numba) -> Numba:
+        def make(context: Numba, builder: Numba, signature: Numba, arguments: Numba) -> Numba:
             own, made = _words(context, builder, arguments), make_array(array)(context, builder)
             word = [
                 builder.load(builder.gep(own, [context.get_constant(types.intp, place)]))

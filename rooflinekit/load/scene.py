@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from heapq import heappop, heappush
 from random import Random
+from typing import Any
 
 from rooflinekit.load.arrays import Clients, Rules, Table
 from rooflinekit.load.arrivals import Drawn
 from rooflinekit.load.policies import POLICIES, ROUTERS, Limits, rules_of
-from rooflinekit.load.table import StepTable, build_table
+from rooflinekit.load.table import StepTable, build_table, one_step, with_halves
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.serving.encoding import encoders_of, served
 from rooflinekit.model.serving.flight import front_end
@@ -82,7 +83,7 @@ class EncoderStation:
 class FrontEnd:
     """Front end before the queue of a replica."""
 
-    time: Callable[[int], float] = lambda isl: 0.0  #: its work for a prompt of so many tokens [s]
+    time: Callable[[Any], Any] = lambda isl: 0.0  #: its work for prompts of so many tokens, a number or an array [s]
     stream: float = 0.0  #: and for each token that it sends on [s]
     tokeniser: float = 0.0  #: the part of its work for a token of the prompt that it does beside what it sends [s]
     servers: int = 1  #: processes that share the requests of a replica
@@ -123,9 +124,14 @@ class Drafting:
 
 @dataclass(frozen=True)
 class Scene:
-    """Scene of a play: step table, draft, limits, blocks of the cache, front end, replicas and their router."""
+    """Scene of a play: step table, draft, limits, blocks of the cache, front end, replicas and their router.
 
-    table: StepTable
+    shared: step times that scenes with other limits may share; graph_tokens: of the largest step with prompts that
+    replays CUDA graphs.
+    """
+
+    shared: StepTable
+    graph_tokens: float
     drafting: Drafting
     limits: Limits
     blocks: int
@@ -143,11 +149,11 @@ class Scene:
             self.limits,
             self.blocks,
             self.block,
-            width=self.table.width,
+            width=self.shared.width,
             drafted=self.drafting.tokens,
             acceptance=list(self.drafting.acceptance),
             replicas=self.replicas,
-            lanes=self.table.lanes,
+            lanes=self.shared.lanes,
             router=ROUTERS[self.router],
             front_ends=self.front.servers,
             stream=self.front.stream,
@@ -160,7 +166,8 @@ class Scene:
     @cached_property
     def tables(self) -> tuple[Table, Table]:
         """Step times as the loop has them, those of the draft included."""
-        own, half = self.table.arrays
+        own, half = self.shared.arrays
+        own = own._replace(budget=self.limits.token_budget, graph_tokens=self.graph_tokens)
         if not self.drafting.tokens:
             return own, half
         if self.drafting.prompt:
@@ -173,12 +180,12 @@ class Scene:
         prompts: different ones that are sent again and again; they stay in the cache where it has room for all of them
         beside the answers under way, else it drops each before it returns.
         """
-        times, n = {each: self.front.time(each) for each in set(drawn.isl)}, len(drawn.isl)
+        n = len(drawn.isl)
         chosen = [0] * n
         if self.router == "random":
             draw = Random(0)
             chosen = [draw.choice(range(self.replicas)) for _ in range(n)]
-        front = [times[each] for each in drawn.isl]
+        front = np.broadcast_to(self.front.time(np.array(drawn.isl)), n).tolist()
         known = [min(round(cached * each), each - 1) for each in drawn.isl] if cached else [0] * n
         known = known if drawn.cached is None else drawn.cached
         if prompts and self._keeps(prompts, drawn, users or 1):
@@ -229,46 +236,40 @@ def usual_policy(plan: Plan, longer: bool) -> str:
     return "chunked-prefill" if plan.costs.splits else "prefill-priority"
 
 
-def kept_table(plan: Plan, *size: int) -> StepTable:
-    """A step table; the latest few are kept with their plans, and others as long as something plays on them.
+def kept_table(plan: Plan, sequences: int, longest: int, width: int = 1, budget: int = 0) -> StepTable:
+    """A step table of at least this size; those of the latest few plans are kept, and others while one plays on them.
 
-    Plans that differ in their front end alone share one.
+    Plans whose steps take the same times share one: front ends, token budgets and limits of sequences may differ. So
+    its `budget` and `graph_tokens` are those of whoever came first. Steps whose halves take turns are, as long as they
+    are short, those of the plan that does not divide them.
     """
-    kept, table = _tables.pop((id(plan), size), (None, None))
-    if table is None and (held := _played_on.get((id(plan), size))) and held[0]() is plan:
-        kept, table = plan, held[1]()
-    if table is None or kept is not plan:
-        same = (
-            other for (_, sized), (known, other) in reversed(_tables.items()) if sized == size and _alike(plan, known)
-        )
-        table = next(same, None)
-    if table is None:
-        table = build_table(plan, *size)
-    _tables[id(plan), size] = plan, table
-    _played_on[id(plan), size] = weakref.ref(plan), weakref.ref(table)
-    if len(_played_on) > _WATCHED:
-        gone = [key for key, (_, known) in _played_on.items() if known() is None]
-        for key in gone:
-            del _played_on[key]
-    if len(_tables) > _KEPT:
-        del _tables[next(iter(_tables))]
-    return table
+    usual, size = one_step(plan), (sequences, longest, width, budget)
+    own = (sequences, budget) if plan.lanes > 1 else ()  # the busiest stage is that of one size
+    parts = usual.deployment, frozenset(plan.operations.items()), plan.engine.costs, plan.precision
+    key = longest, width, own, *parts, *map(id, (plan.model, plan.system, plan.calibration))
+    known = _known[key][1]() if key in _known else None
+    if known is None or not known.covers(sequences, max(longest, budget)):
+        if plan.deployment.two_batch and plan.lanes == 1:
+            undivided = replace(plan, deployment=replace(plan.deployment, two_batch=False))
+            known = replace(with_halves(kept_table(undivided, *size), plan), plan=usual)
+        else:
+            most = sequences if own else 1 << (sequences - 1).bit_length()
+            known = build_table(plan, most, longest, width, budget)
+        _known[key] = plan, weakref.ref(known)
+    _latest.pop(key, None)
+    _latest[key] = known
+    if len(_latest) > _KEPT:
+        del _latest[next(iter(_latest))]
+    if len(_known) > _WATCHED:
+        for gone in [key for key, (_, table) in _known.items() if table() is None]:
+            del _known[gone]
+    return known
 
 
-_tables: dict[tuple[int, tuple[int, ...]], tuple[Plan, StepTable]] = {}
-_played_on: dict[tuple[int, tuple[int, ...]], tuple[weakref.ref[Plan], weakref.ref[StepTable]]] = {}
+_known: dict[Hashable, tuple[Plan, weakref.ref[StepTable]]] = {}
+"""By what the times depend on; the plan keeps the objects alive that the key names by their identity."""
+_latest: dict[Hashable, StepTable] = {}
 _KEPT, _WATCHED = 16, 1024
-_FRONT = ("api_servers", "stream_interval", "front_end")
-
-
-def _alike(plan: Plan, other: Plan) -> bool:
-    """True if two plans differ in their front end alone."""
-    same = all(
-        getattr(plan, each.name) is getattr(other, each.name) for each in fields(plan) if each.name != "deployment"
-    )
-    own = {name: getattr(plan.deployment.settings, name) for name in _FRONT}
-    settings = replace(other.deployment.settings, **own)
-    return same and replace(other.deployment, settings=settings) == plan.deployment
 
 
 def limits_of(predictor: Predictor, chosen: Scheduler, longest: float) -> Limits:
@@ -298,7 +299,13 @@ def limits_of(predictor: Predictor, chosen: Scheduler, longest: float) -> Limits
 
 
 def steps_of(predictor: Predictor, limits: Limits, longest: int, width: int = 1, lanes: int = 1) -> StepTable:
-    """Step times of a deployment whose steps verify `width` tokens of each sequence, of one of its `lanes`.
+    """Step times of a deployment whose steps verify `width` tokens of each sequence, of one of its `lanes`."""
+    shared = _shared_steps(predictor, limits, longest, width, lanes)
+    return replace(shared, budget=limits.token_budget, graph_tokens=predictor.plan.graph_tokens)
+
+
+def _shared_steps(predictor: Predictor, limits: Limits, longest: int, width: int, lanes: int) -> StepTable:
+    """The same, but for the token budget and the size of the graphs.
 
     Requests up to a power of two of tokens share a table, so that a deployment has few of them.
     """
@@ -334,7 +341,7 @@ def front_end_of(predictor: Predictor, replicas: int = 1) -> FrontEnd:
     servers = settings.api_servers or (deployment.dp if costs.servers_by_replica else 1)
     stream = costs.detokenised + costs.chunk / settings.stream_interval
     beside = costs.token if costs.tokenises_beside else 0.0
-    return FrontEnd(lambda isl: float(front_end(costs, isl)), stream, beside, servers, costs.hop, encoders)
+    return FrontEnd(partial(front_end, costs), stream, beside, servers, costs.hop, encoders)
 
 
 def _encoders(plan: Plan, replicas: int) -> EncoderStation | None:
@@ -366,7 +373,8 @@ def scene_of(predictor: Predictor, chosen: Scheduler, typical: float, longest: i
     settings = predictor.plan.deployment.settings
     block = chosen.block_size or settings.block_size or int(predictor.plan.engine.memory.block)
     return Scene(
-        table=steps_of(predictor, limits, longest, drafting.verified + 1, predictor.plan.lanes),
+        shared=_shared_steps(predictor, limits, longest, drafting.verified + 1, predictor.plan.lanes),
+        graph_tokens=predictor.plan.graph_tokens,
         drafting=drafting,
         limits=limits,
         blocks=max(tokens // block, 1),

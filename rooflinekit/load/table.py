@@ -20,6 +20,7 @@ of a half without its exchanges; the exchanges are a floor under their sum, max(
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -29,14 +30,17 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from rooflinekit.load.arrays import Table
 from rooflinekit.load.loop import run_time, step_time, tokens_time
 from rooflinekit.load.phases import EIGHT, Phases, kept_phases
+from rooflinekit.model.kernels.attention import IndexScores
 from rooflinekit.model.kernels.collective import Exchange
 from rooflinekit.model.kernels.operation import Operation
 from rooflinekit.model.step import Plan, host_times, launches_of
 from rooflinekit.model.timing.overlap import UNDIVIDED
 from rooflinekit.model.types.batch import Batch, Sequences
+from rooflinekit.model.types.engine import EngineSettings
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.model.types.kernel import ExchangeShape, Kernel
 from rooflinekit.model.types.late import np
+from rooflinekit.model.types.model import LatentAttention
 from rooflinekit.model.vision import OfImages
 
 if TYPE_CHECKING:
@@ -50,12 +54,17 @@ Row = TypeVar("Row")
 Span = tuple[float, float, int]
 """Time of the first decode step of a run [s], what each later one takes more [s], and for how many that holds."""
 
-_DENSE = 16_384  # token counts up to here are tabulated one by one
+ONE_PASS = 1 << 30
+"""Tokens of a step, of which there are never more."""
+
+_DENSE = 16_384  # token counts up to here are tabulated
+_EACH, _TILE = 2048, 64  # up to here worked out one by one; rows of a tile, or of half of one
 _RATIO = 1.045  # of neighbouring contexts, and of chunk lengths
 _SHORT = 8  # tokens of the prompt beside which decoding sequences are worked out
 _CHUNKS = [2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0, 128.0, 192.0, 256.0]
-_COARSE = 1.07  # of neighbouring mean lengths of several chunks
+_COARSE = 1.1  # of neighbouring mean lengths of several chunks
 _SAME = 1e-3  # of a step, below which several chunks add up
+_QUERIES, _TILED = 128, 1025  # queries of a tile, and up to where one more shows in the time
 _FINE = 32  # contexts and chunk lengths up to here stand one by one
 
 
@@ -199,6 +208,8 @@ class StepTable:
     lanes: int = 1
     stages: list[StepTable] = field(default_factory=list)
     stage_counts: list[int] = field(default_factory=list)
+    plan: Plan | None = None  #: whose steps these are
+    size: tuple[int, int, int, int] = (0, 0, 1, 0)  #: sequences, context, width and tokens beside sequences, at least
 
     def __call__(self, batch: int, context: float, new: int = 0, past: int = 0) -> float:
         """Time of a step of `batch` decoding sequences at `context` keys and one chunk of `new` tokens [s].
@@ -213,6 +224,10 @@ class StepTable:
         n = len(chunks)
         new, past = [new for new, _ in chunks], [past for _, past in chunks]
         return step_time(*self.arrays, decodes, keys, n, new, past, firsts, [0] * n, [0] * n)
+
+    def covers(self, sequences: int, tokens: int) -> bool:
+        """Whether steps of so many sequences, and of so many tokens beside them, are all in the table."""
+        return sequences <= self.size[0] and tokens <= max(self.size[1], self.size[3])
 
     def stage_share(self, decodes: int, keys: float, chunks: Sequence[Chunk], firsts: int) -> float:
         """Share of the time of a step for which the busiest pipeline stage works on it; 1 where lanes are not played.
@@ -270,36 +285,61 @@ def build_table(plan: Plan, max_batch: int, max_context: int, width: int = 1, bu
     """
     if min(max_batch, max_context, width) < 1:
         raise WorkloadError(f"a step table needs sizes of at least 1, not {max_batch}, {max_context} and {width}")
-    table = _built(plan, max_batch, max_context, width, budget)
+    graph_tokens = plan.graph_tokens
+    size = max_batch, max_context, width, max(budget, int(plan.token_budget))
+    plan = one_step(plan)
+    table = replace(_built(plan, *size), budget=budget, graph_tokens=graph_tokens, plan=plan)
     if plan.lanes == 1:
         return table
     costs = replace(plan.costs.free, padded=plan.costs.padded)
     bare = replace(plan, engine=replace(plan.engine, costs=costs)).stages
-    stages = [_built(stage, max_batch, max_context, width, budget) for stage, _ in bare]
+    stages = [replace(_built(stage, *size), budget=budget) for stage, _ in bare]
     return replace(table, lanes=plan.lanes, stages=stages, stage_counts=[count for _, count in bare])
 
 
-def _built(plan: Plan, max_batch: int, max_context: int, width: int, budget: int) -> StepTable:
-    size = max_batch, max_context, width, budget
+def one_step(plan: Plan) -> Plan:
+    """A plan whose settings are those that the time of a step depends on: it is one pass, whatever the engine allows.
+
+    The scores of a sparse index alone depend on how many tokens a step has at most.
+    """
+    settings, indexed = plan.deployment.settings, any(isinstance(each, IndexScores) for each in plan.operations)
+    kept = EngineSettings(eager=settings.eager, token_budget=int(plan.token_budget) if indexed else ONE_PASS)
+    return replace(plan, deployment=replace(plan.deployment, settings=kept))
+
+
+def with_halves(table: StepTable, plan: Plan) -> StepTable:
+    """The table of undivided steps with that of steps whose halves take turns."""
+    halves = _tabulated(_Halves(one_step(plan), table.width, table.grid), *table.size)
+    return replace(table, halves=[halves], undivided=UNDIVIDED)
+
+
+def _built(plan: Plan, *size: int) -> StepTable:
+    _, max_context, width, _ = size
     whole = _tabulated(_Parts(plan, width, _contexts(plan, max_context + width)), *size)
-    if not plan.deployment.two_batch:
-        return whole
-    halves = _tabulated(_Halves(plan, width, whole.grid), *size)
-    return replace(whole, halves=[halves], undivided=UNDIVIDED)
+    return with_halves(whole, plan) if plan.deployment.two_batch else whole
+
+
+def context_edges(plan: Plan) -> list[tuple[int, int | None]]:
+    """Lengths at whose multiples the time of attention has a step, and up to which length (None: to the last).
+
+    Chunked attention starts anew; latent attention computes prompts in tiles of queries, the first few of which show.
+    """
+    latent = any(isinstance(layer.mixer, LatentAttention) for layer in plan.model.layer_counts)
+    chunks = {size for layer in plan.model.layer_counts if (size := getattr(layer.mixer, "chunk", None))}
+    return [*((size, None) for size in sorted(chunks)), *([(_QUERIES, _TILED)] if latent else [])]
 
 
 def _contexts(plan: Plan, most: int, ratio: float = _RATIO, fine: float = _FINE) -> list[float]:
-    """The grid of contexts; where chunked attention starts anew, the last context of a chunk and the next one too."""
+    """The grid of contexts; the last length before a step and the next one stand in it."""
     grid = {0.0, *_grid(float(most), ratio=ratio, fine=fine)}
-    for size in {getattr(layer.mixer, "chunk", None) or most for layer in plan.model.layer_counts}:
-        ends = range(size, most, size)
-        grid.update(float(end + after) for end in ends for after in (0, 1))
+    for size, last in context_edges(plan):
+        grid.update(float(end + after) for end in range(size, min(last or most, most), size) for after in (0, 1))
     return sorted(grid)
 
 
 def _tabulated(parts: _Parts, max_batch: int, max_context: int, width: int, budget: int) -> StepTable:
     plan, grid = parts.plan, parts.grid
-    tokens = max_batch * width + max(max_context, budget, int(plan.token_budget))
+    tokens = max_batch * width + max(max_context, budget)
     shared = _by_tokens(parts.shared, tokens)
     floor, graph_floor, per_sequence = parts.floor()
     phases = parts.phases(max_context)
@@ -315,15 +355,14 @@ def _tabulated(parts: _Parts, max_batch: int, max_context: int, width: int, budg
         prefill=Rows(phases.cell, range(len(grid) - 1), lambda: phases.planes),
         launch=phases.launch,
         width=width,
+        size=(max_batch, max_context, width, budget),
         replicas=plan.deployment.dp,
         floor=floor,
         graph_floor=graph_floor,
-        graph_tokens=plan.graph_tokens,
         sequence_floor=per_sequence,
         graphs=plan.costs.graphs and not plan.deployment.settings.eager,
         encoded=parts.encoded(2 * max_batch),
         encoded_floor=parts.encoded_floor(),
-        budget=budget,
         alone=alone,
         alone_floor=alone_floor,
         exchanged=parts.exchanged(tokens),
@@ -456,7 +495,7 @@ class _Parts:
         whole = self.time(self.whole, Batch(prefilling=Sequences(8.0, new, past)))
         if (abs(phases.saved_by_eight - phases.launch) * 7.0 < _SAME * whole).all():
             return None
-        counts, grid = [count for count in _CHUNKS if count < max(most, 4)], phases.coarse
+        counts, grid = _CHUNKS[: bisect_left(_CHUNKS, max(most, 4)) + 1], phases.coarse
 
         def plane(place: int) -> dict[int, list[list[float]]]:
             return {place: phases.saved(counts[place]).tolist()}
@@ -535,11 +574,17 @@ def _cells(grid: list[float]) -> list[int]:
 
 
 def _by_tokens(times: Callable[[list[float]], list[float]], most: int) -> TimesByTokens:
-    """Times of 0, 1, … tokens one by one, and up to `most` on a grid."""
-    dense = [float(tokens) for tokens in range(1, min(most, _DENSE) + 1)]
-    counts = _grid(most + 1.0, dense[-1])
-    found = times(dense + counts)
-    return TimesByTokens([0.0, *found[: len(dense)]], counts, found[len(dense) :])
+    """Times of 0, 1, … tokens, and up to `most` on a grid.
+
+    They are worked out one by one up to `_EACH`, and beyond where a product has one tile of rows more, on both sides.
+    """
+    last = min(most, _DENSE)
+    beyond = {tokens for end in range(_EACH, last, _TILE) for tokens in (end, end + 1)}
+    known = [float(tokens) for tokens in sorted({*range(1, min(last, _EACH) + 1), *beyond, last})]
+    counts = _grid(most + 1.0, float(last))
+    found = times(known + counts)
+    dense = np.interp(np.arange(1.0, last + 1.0), known, found[: len(known)]).tolist()
+    return TimesByTokens([0.0, *dense], counts, found[len(known) :])
 
 
 def _array(values: list[Any]) -> Array:

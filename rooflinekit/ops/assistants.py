@@ -46,11 +46,11 @@ def server(seconds: float = 60.0) -> Server[Any]:
     """The tools and resources as a server of the SDK; an answer takes up to so many seconds."""
     workers = Workers(1, seconds)
 
-    async def list_tools(context: Any, asked: Any) -> types.ListToolsResult:
+    async def list_tools(context: object, asked: object) -> types.ListToolsResult:
         tools = [types.Tool(name=name, description=tool.help, input_schema=tool.schema) for name, tool in TOOLS.items()]
         return types.ListToolsResult(tools=tools)
 
-    async def call_tool(context: Any, asked: types.CallToolRequestParams) -> types.CallToolResult:
+    async def call_tool(context: object, asked: types.CallToolRequestParams) -> types.CallToolResult:
         try:
             arguments = asked.arguments or {}
             if (tool := TOOLS.get(asked.name)) is None:
@@ -62,7 +62,7 @@ def server(seconds: float = 60.0) -> Server[Any]:
             content=[types.TextContent(text=found.decode())], structured_content=json.loads(found)
         )
 
-    async def list_resources(context: Any, asked: Any) -> types.ListResourcesResult:
+    async def list_resources(context: object, asked: object) -> types.ListResourcesResult:
         specs = [
             types.Resource(uri=f"rooflinekit://{word}/{name}", name=name, mime_type="application/yaml")
             for word, kind in _SPECS.items()
@@ -71,7 +71,7 @@ def server(seconds: float = 60.0) -> Server[Any]:
         method = types.Resource(uri=_METHOD, name="method", mime_type="text/plain")
         return types.ListResourcesResult(resources=[method, *specs])
 
-    async def read_resource(context: Any, asked: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+    async def read_resource(context: object, asked: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         try:
             text = method_text() if str(asked.uri) == _METHOD else _spec(str(asked.uri))
         except RooflinekitError as error:

@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from rooflinekit.decision.launching.launch import parts_of_plan
 from rooflinekit.estimation.estimator import Resolved
-from rooflinekit.estimation.options import part_of, read
+from rooflinekit.estimation.options import Value, part_of, read
 from rooflinekit.estimation.scenario import SimulationOptions
 from rooflinekit.load.arrivals import Arrival
 from rooflinekit.load.lengths import Length, parse_length, spread_length
@@ -91,7 +91,7 @@ class Deployed:
     prefill: Resolved | None = None
 
     @classmethod
-    def read(cls, model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **scenario: Any) -> Deployed:
+    def read(cls, model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **scenario: Value) -> Deployed:
         """Read options of `simulate`; those that say who sends what are the clients', and refused.
 
         Raises InputError (and its kinds) for these, and for anything that makes no sense.
@@ -107,7 +107,7 @@ class Deployed:
         return cls(str(model), resolved, setup, isl, osl)
 
     @classmethod
-    def planned(cls, plan: str | PathLike[str] | Mapping[str, Any], candidate: int | None = None) -> Deployed:
+    def planned(cls, plan: str | PathLike[str] | Mapping[str, object], candidate: int | None = None) -> Deployed:
         """The best candidate of what `rooflinekit plan --format json` wrote, or one by its number from 1.
 
         Raises InputError (and its kinds) for another file, and for a fleet of several kinds of server.

@@ -48,7 +48,7 @@ def manifest(launch: Launch, target: str) -> str:
 class _Dumper(yaml.SafeDumper):
     """Texts of several lines as blocks; nothing by reference."""
 
-    def ignore_aliases(self, data: Any) -> bool:
+    def ignore_aliases(self, data: object) -> bool:
         return True
 
 
@@ -168,7 +168,7 @@ def _listening(server: Server) -> list[str]:
     return [] if server.prediction.engine == "vllm" else ["--host", "0.0.0.0"]
 
 
-def _compose(launch: Launch) -> list[dict[str, Any]]:
+def _compose(launch: Launch) -> list[dict[str, object]]:
     """The replicas of one host, each with its own accelerators and port."""
     (server,) = launch.servers
     name, services = _name(server), dict[str, Any]()
@@ -179,14 +179,14 @@ def _compose(launch: Launch) -> list[dict[str, Any]]:
     return [{"name": name, "services": services, "volumes": {"models": {}}}]
 
 
-def _kserve(launch: Launch) -> list[dict[str, Any]]:
+def _kserve(launch: Launch) -> list[dict[str, object]]:
     """An InferenceService for each kind of server, scaled by KEDA."""
     several = len(launch.servers) > 1
     named = ((each, _name(each, several)) for each in launch.servers)
     return [filled(_facts(), "kserve", _values(each, name=name, container="kserve-container")) for each, name in named]
 
 
-def _llm_d(launch: Launch) -> list[dict[str, Any]]:
+def _llm_d(launch: Launch) -> list[dict[str, object]]:
     """Values of the chart llm-d-modelservice."""
     split, model = len(launch.servers) > 1, launch.servers[0].positional[0]
     if model.startswith("/"):
@@ -215,7 +215,7 @@ _DYNAMO_SAYS = (
 deploy/operator/internal/dynamo/backend_vllm.go (003d1ee)."""
 
 
-def _dynamo(launch: Launch) -> list[dict[str, Any]]:
+def _dynamo(launch: Launch) -> list[dict[str, object]]:
     """A graph of a front end and its workers."""
     image = _facts()["own_images"]["dynamo"]
     components = [filled(_facts(), "dynamo front", {"image": image})]
@@ -228,7 +228,7 @@ def _dynamo(launch: Launch) -> list[dict[str, Any]]:
     return [filled(_facts(), "dynamo", {"name": _name(launch.servers[0]), "components": components})]
 
 
-def _lws(launch: Launch) -> list[dict[str, Any]]:
+def _lws(launch: Launch) -> list[dict[str, object]]:
     """A LeaderWorkerSet of each kind of server and its Service, and a ScaledObject of several replicas."""
     found: list[dict[str, Any]] = []
     for server in launch.servers:
@@ -269,7 +269,7 @@ def _on_hosts(server: Server, leader: dict[str, Any]) -> tuple[str, str]:
     return f"{begun}; {serve}", f"bash {_MULTI_NODE} worker --ray_address=$(LWS_LEADER_ADDRESS)"
 
 
-def _skypilot(launch: Launch) -> list[dict[str, Any]]:
+def _skypilot(launch: Launch) -> list[dict[str, object]]:
     """A task of SkyPilot with a service: `sky serve up FILE`."""
     (server,) = launch.servers
     names = _facts()["skypilot"]

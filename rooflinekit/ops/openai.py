@@ -23,6 +23,7 @@ from uuid import uuid4
 
 from typing_extensions import override
 
+from rooflinekit.estimation.options import OwnKeywords
 from rooflinekit.load.arrivals import Arrival
 from rooflinekit.model.types.errors import InputError, needing
 from rooflinekit.model.types.late import np
@@ -152,7 +153,7 @@ class CompletionRequest:
             raise RefusedError(400, "stream_options is an object", "stream_options")
         self.counted, self.counting = bool(options.get("include_usage")), bool(options.get("continuous_usage_stats"))
         told = body.get("prompt")
-        texts: list[Any] = [conversation(body.get("messages"))] if chat else [told]
+        texts: list[object] = [conversation(body.get("messages"))] if chat else [told]
         if not chat and isinstance(told, list) and told and not isinstance(told[0], int):
             texts = told
         self.prompts = [Prompt.of(each) for each in texts]
@@ -170,7 +171,7 @@ class CompletionRequest:
             raise RefusedError(400, "priority is a whole number", "priority")
 
     @staticmethod
-    def _count(body: Mapping[str, Any], name: str, usual: Any) -> Any:
+    def _count(body: Mapping[str, object], name: str, usual: object) -> Any:
         value = body.get(name)
         if value is None:
             return usual
@@ -201,7 +202,7 @@ class CompletionRequest:
 
     # --- what is sent ------------------------------------------------------------------------------------------------
 
-    def usage(self, streams: Sequence[Stream]) -> dict[str, Any]:
+    def usage(self, streams: Sequence[Stream]) -> dict[str, object]:
         """What was counted, of all answers together."""
         prompts = sum(each.job.isl for each in streams)
         made = sum(each.made * each.job.samples for each in streams)
@@ -210,11 +211,11 @@ class CompletionRequest:
         return found | {"prompt_tokens_details": {"cached_tokens": cached}}
 
     @property
-    def _head(self) -> dict[str, Any]:
+    def _head(self) -> dict[str, object]:
         kind = ("chat.completion" if self.chat else "text_completion") + (".chunk" if self.stream and self.chat else "")
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
 
-    def whole(self, streams: Sequence[Stream]) -> dict[str, Any]:
+    def whole(self, streams: Sequence[Stream]) -> dict[str, object]:
         """The answer in one piece."""
         choices = []
         for index, stream in self._choices(streams):
@@ -411,7 +412,7 @@ def _json(data: object) -> Response:
     return Response(json.dumps(data), media_type="application/json")
 
 
-async def _read(request: Request) -> dict[str, Any]:
+async def _read(request: Request) -> OwnKeywords:
     if not is_json(request):
         raise RefusedError(415, "send JSON, with Content-Type: application/json")
     body = bytearray()

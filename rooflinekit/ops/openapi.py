@@ -86,7 +86,7 @@ def _reference(shared: Schema, name: str, schema: Mapping[str, Any]) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def _moved(schema: Any, name: str) -> Any:
+def _moved(schema: object, name: str) -> object:
     if isinstance(schema, str):
         return schema.replace("#/$defs/", f"#/components/schemas/{name}.")
     if isinstance(schema, dict):

@@ -23,7 +23,7 @@ def filled(table: Mapping[str, Any], name: str, values: Mapping[str, Any]) -> An
     return None if found is _ABSENT else found
 
 
-def _with(template: Any, values: Mapping[str, Any]) -> Any:
+def _with(template: object, values: Mapping[str, object]) -> object:
     if isinstance(template, str):
         whole = _WHOLE.fullmatch(template)
         return values.get(template[1:], _ABSENT) if whole else Template(template).safe_substitute(values)

@@ -13,7 +13,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from rooflinekit.estimation import scenario
-from rooflinekit.estimation.options import model_of, options_of
+from rooflinekit.estimation.options import Keywords, OwnKeywords, model_of, options_of
+from rooflinekit.model.types.answer import Json
 from rooflinekit.model.types.errors import InputError, RooflinekitError, nearest_of
 from rooflinekit.specs import Kind, in_catalogue
 from rooflinekit.specs.places import catalogue_alone
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 
-def _on(table: Any, gpus: Any = scenario.AcceleratorOptions) -> Any:
+def _on(table: type, gpus: type = scenario.AcceleratorOptions) -> type:
     made: Any = TypedDict
-    return made(table.__name__, {**gpus.__annotations__, **table.__annotations__}, total=False)
+    found: type = made(table.__name__, {**gpus.__annotations__, **table.__annotations__}, total=False)
+    return found
 
 
 _ESTIMATE = _on(scenario.Scenario)  # of `estimate` and `explain`
@@ -40,13 +42,13 @@ class Tool:
 
     name: str
     help: str
-    function: Callable[[dict[str, Any]], dict[str, Any]]
-    table: Any
-    own: Mapping[str, tuple[Any, Any]] = field(default_factory=lambda: {"model": (str, ...)})
+    function: Callable[[OwnKeywords], Json]
+    table: type
+    own: Mapping[str, tuple[object, object]] = field(default_factory=lambda: {"model": (str, ...)})
     leave: tuple[str, ...] = ()
     most: Mapping[str, int] = field(default_factory=dict)
     quick: bool = False
-    like: Callable[[dict[str, Any], dict[str, Any]], Any] = lambda _asked, _found: None
+    like: Callable[[OwnKeywords, Json], object] = lambda _asked, _found: None
 
     @cached_property
     def model(self) -> type[BaseModel]:
@@ -54,11 +56,11 @@ class Tool:
         return model_of(self.table, self.leave, **self.own)
 
     @cached_property
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Json:
         """The arguments as JSON Schema."""
         return self.model.model_json_schema() | {"title": self.name}
 
-    def checked(self, arguments: Any) -> dict[str, Any]:
+    def checked(self, arguments: object) -> OwnKeywords:
         """Arguments that may be answered: known, and in their bounds.
 
         Raises InputError (and its kinds) in one line.
@@ -88,11 +90,11 @@ class Tool:
             case _:
                 return f"{where}: {flaw['msg']}"
 
-    def quickly(self, asked: Mapping[str, Any]) -> bool:
+    def quickly(self, asked: Keywords) -> bool:
         """True if these arguments, of whatever value, are answered at once."""
         return self.quick and not {"rate", "concurrency", "users", "draft", "draft_tokens"} & asked.keys()
 
-    def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
+    def answer(self, asked: OwnKeywords) -> Json:
         """The answer to checked arguments, and what it rests on.
 
         Raises RooflinekitError (one of its kinds) as the function of Python does.
@@ -105,7 +107,7 @@ class Tool:
         return {"tool": self.name, "answer": found, "basis": basis}
 
 
-def _basis(found: Any) -> dict[str, Any]:
+def _basis(found: Any) -> dict[str, object]:
     """Level, 90 % interval, evidence and sources of an answer; None for what it does not have."""
     data = found if isinstance(found, dict) else {}
     best = data.get("best") or next(iter(data.get("runs", ())), data)
@@ -119,18 +121,18 @@ def _basis(found: Any) -> dict[str, Any]:
     return {"level": level, "interval": best.get("interval"), "evidence": best.get("evidence"), "sources": sources}
 
 
-def _ask(where: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+def _ask(where: str) -> Callable[[OwnKeywords], Json]:
     """A function of the package by its place, imported when it is asked."""
 
-    def call(asked: dict[str, Any]) -> dict[str, Any]:
+    def call(asked: OwnKeywords) -> Json:
         module, name = where.split(":")
-        found: dict[str, Any] = getattr(import_module(f"rooflinekit.{module}"), name)(**asked).to_dict()
+        found: Json = getattr(import_module(f"rooflinekit.{module}"), name)(**asked).to_dict()
         return found
 
     return call
 
 
-def _estimate(asked: dict[str, Any]) -> dict[str, Any]:
+def _estimate(asked: OwnKeywords) -> Json:
     """Without the origin of every fact, which `explain` and the resources say; kernels if they are asked for."""
     from rooflinekit.estimation.estimator import estimate  # noqa: PLC0415
 
@@ -143,11 +145,11 @@ def _estimate(asked: dict[str, Any]) -> dict[str, Any]:
     return data
 
 
-def _interval(asked: dict[str, Any], _found: Any = None) -> Any:
+def _interval(asked: OwnKeywords, _found: object = None) -> object:
     return _estimate({name: value for name, value in asked.items() if name == "model" or name in _LOADED})["interval"]
 
 
-def _simulated(asked: dict[str, Any], found: dict[str, Any]) -> Any:
+def _simulated(asked: OwnKeywords, found: Json) -> object:
     """The means of a simulation, with ends as far from them as those of an estimate of each replica's load.
 
     None where there is no such estimate: of conversations, stages on machines of their own, drafts and tiers. Nor where
@@ -172,7 +174,7 @@ def _simulated(asked: dict[str, Any], found: dict[str, Any]) -> Any:
     return {name: [end and end / made[name] * found[name]["mean"] for end in pair] for name, pair in pairs.items()}
 
 
-def _explain(asked: dict[str, Any]) -> dict[str, Any]:
+def _explain(asked: OwnKeywords) -> dict[str, object]:
     """The tree down to a depth: a whole one is as long as a book, and its parts can be asked for by name."""
     from rooflinekit.explanation.front import explain  # noqa: PLC0415
 
@@ -181,7 +183,7 @@ def _explain(asked: dict[str, Any]) -> dict[str, Any]:
     return data | {"derivation": _cut(data["derivation"], depth)}
 
 
-def _cut(node: Mapping[str, Any], depth: int) -> dict[str, Any]:
+def _cut(node: Json, depth: int) -> Json:
     """A tree of so many levels; what has more below says how many parts."""
     parts = node["children"]
     if depth > 0:
@@ -189,14 +191,14 @@ def _cut(node: Mapping[str, Any], depth: int) -> dict[str, Any]:
     return {**node, "children": []} | ({"parts": len(parts)} if parts else {})
 
 
-def _plan(asked: dict[str, Any]) -> dict[str, Any]:
+def _plan(asked: OwnKeywords) -> dict[str, object]:
     from rooflinekit.decision.planning.plan import plan  # noqa: PLC0415
 
     named = {"model": in_catalogue("model", asked.pop("model")), "gpus": asked.pop("gpu", ["h100-sxm"])}
     return plan(**named, **asked).to_dict()
 
 
-def _compare(asked: dict[str, Any]) -> dict[str, Any]:
+def _compare(asked: OwnKeywords) -> dict[str, object]:
     from rooflinekit.evidence.benchmark_runs import Given  # noqa: PLC0415
     from rooflinekit.evidence.compare import compare_runs  # noqa: PLC0415
     from rooflinekit.evidence.measured import from_json  # noqa: PLC0415
@@ -208,8 +210,8 @@ def _compare(asked: dict[str, Any]) -> dict[str, Any]:
     return compare_runs(entries, Given.of(**asked), {}).to_dict()
 
 
-def _listed(kind: Kind) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    def call(asked: dict[str, Any]) -> dict[str, Any]:
+def _listed(kind: Kind) -> Callable[[OwnKeywords], Json]:
+    def call(asked: OwnKeywords) -> Json:
         from rooflinekit import specs  # noqa: PLC0415
         from rooflinekit.report import catalogue  # noqa: PLC0415
 

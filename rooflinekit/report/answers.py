@@ -20,10 +20,10 @@ WRITTEN = {
 The answers of a wing stand in its own module `report`, in a table `WRITTEN` of what stands before both.
 """
 _FOLDED = ("Estimate", "Walk")  # whose sections a notebook opens one by one
-_SHOWN: dict[str, dict[str, Any]] = {"Derivation": {"depth": 4}, "Estimate": {"kernels": True}}  # in a notebook
+_SHOWN: dict[str, dict[str, object]] = {"Derivation": {"depth": 4}, "Estimate": {"kernels": True}}  # in a notebook
 
 
-def _writer(answer: Any, what: str) -> Any:
+def _writer(answer: object, what: str) -> Any:
     """The function that makes this of an answer, its module imported now; None where there is none of its own."""
     name, room = type(answer).__name__, type(answer).__module__.split(".")[1]
     if name not in WRITTEN:
@@ -39,14 +39,14 @@ def document_of(answer: Any, **how: Any) -> Document:
     return made
 
 
-def rows_of(answer: Any) -> Sequence[dict[str, Any]]:
+def rows_of(answer: Any) -> Sequence[dict[str, object]]:
     """Rows of an answer, flat."""
     own = _writer(answer, "rows")
     rows: Sequence[dict[str, Any]] = own(answer) if own else answer.to_rows()
     return rows
 
 
-def text_of(answer: Any) -> str:
+def text_of(answer: object) -> str:
     """An answer as the command line prints it.
 
     >>> import rooflinekit as rk
@@ -56,7 +56,7 @@ def text_of(answer: Any) -> str:
     return plain_text(document_of(answer))
 
 
-def html_of(answer: Any) -> str:
+def html_of(answer: object) -> str:
     """An answer as a piece of HTML that stands by itself, every word escaped. Colours are those of the notebook.
 
     >>> import rooflinekit as rk

@@ -10,6 +10,7 @@ from typing import Any
 from rooflinekit.model.cache import model_cache_law
 from rooflinekit.model.parameter_count import ParameterCount, count_parameters, stored_bytes
 from rooflinekit.model.types import model as nets
+from rooflinekit.model.types.answer import Json
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.units import GB, format_bytes, format_count, format_rate
@@ -67,7 +68,7 @@ def document(found: Loaded[nets.Model] | Loaded[Accelerator] | ParameterCount) -
     return [*sections, Section("", [Facts(*sources, *aliases, *notes)])]
 
 
-def model_row(model: nets.Model) -> dict[str, Any]:
+def model_row(model: nets.Model) -> Json:
     """One model as a flat row."""
     count = count_parameters(model)
     return {
@@ -98,7 +99,7 @@ def kind_of(mixer: nets.Mixer | None) -> str:
     return mixer.kind
 
 
-def model_entry(model: nets.Model) -> dict[str, Any]:
+def model_entry(model: nets.Model) -> Json:
     """Everything known about a model, with where it was read."""
     count, law = count_parameters(model), model_cache_law(model)
     return {
@@ -155,14 +156,14 @@ def _layer(layer: nets.Layer) -> str:
     return f"{kind_of(layer.mixer)}{heads}; {block}{stream}"
 
 
-def entry(found: Loaded[nets.Model] | Loaded[Accelerator]) -> dict[str, Any]:
+def entry(found: Loaded[nets.Model] | Loaded[Accelerator]) -> Json:
     """Everything known about one, for JSON."""
     item = found.value
     known = model_entry(item) if isinstance(item, nets.Model) else accelerator_entry(item)
     return known | {"warnings": list(found.warnings)}
 
 
-def flat(found: Loaded[nets.Model] | Loaded[Accelerator]) -> dict[str, Any]:
+def flat(found: Loaded[nets.Model] | Loaded[Accelerator]) -> Json:
     """Flatten an answer to one row, as far as it goes into one."""
     return {key: value for key, value in entry(found).items() if not isinstance(value, (dict, list))}
 
@@ -197,7 +198,7 @@ def _model(model: nets.Model) -> tuple[list[Section], list[tuple[str, str]]]:
     return sections, [("source", model.source), ("file", model.origin)]
 
 
-def accelerator_row(gpu: Accelerator) -> dict[str, Any]:
+def accelerator_row(gpu: Accelerator) -> dict[str, object]:
     """One accelerator as a flat row: dense peaks in TFLOP/s, GB = 1e9."""
     peaks = {
         f"{d.value}_tflops": gpu.peaks[d] / 1e12 if d in gpu.peaks else None
@@ -215,7 +216,7 @@ def accelerator_row(gpu: Accelerator) -> dict[str, Any]:
     }
 
 
-def accelerator_entry(gpu: Accelerator) -> dict[str, Any]:
+def accelerator_entry(gpu: Accelerator) -> dict[str, object]:
     """Everything known about an accelerator, every number with its source and confidence."""
     return {
         "kind": "accelerator",

@@ -8,10 +8,10 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from html import escape
-from typing import Any
 
 from rooflinekit.explanation.front import TIMELESS, Derivation
 from rooflinekit.model.graph.tree import FUNCTIONS, Node
+from rooflinekit.model.types.answer import Json
 from rooflinekit.model.types.units import format_bytes, format_count, format_rate, format_time
 from rooflinekit.report import document as blocks
 from rooflinekit.report.document import asked, footer, formats, headed, ms, origin
@@ -89,7 +89,7 @@ def _spent(found: Derivation) -> Iterator[blocks.Section]:
     yield blocks.Section("", [Waterfall(f"the step takes {ms(step.time_ms)}:", step_parts(step))])
 
 
-def rows(found: Derivation) -> list[dict[str, Any]]:
+def rows(found: Derivation) -> list[Json]:
     """Every node as a flat row, its place in the tree as a path."""
     return [
         {

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from rooflinekit.estimation.options import Keywords
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.units import format_time, significant
 from rooflinekit.specs.escaping import markdown_cell, markdown_marked, markdown_words, marked_parts, terminal_cell
@@ -273,7 +274,7 @@ def _marked(text: str) -> str:
     return "".join(f"<{tag}>{inner}</{tag}>" if tag else inner for tag, inner in parts)
 
 
-def tokens_in(inputs: Mapping[str, Any]) -> str:
+def tokens_in(inputs: Keywords) -> str:
     """Tokens of a prompt, for a line about a question.
 
     >>> tokens_in({"isl": 200, "cached": 0, "images": 1, "image_size": "1024x1024", "image_tokens": 1369})
@@ -285,7 +286,7 @@ def tokens_in(inputs: Mapping[str, Any]) -> str:
     return f"{inputs['isl']} tokens in{cached}{seen}"
 
 
-def images_in(inputs: Mapping[str, Any]) -> str:
+def images_in(inputs: Keywords) -> str:
     """The images of a prompt; empty where there are none."""
     many = inputs.get("images") or 0
     return f" and {many} image{'s' if many > 1 else ''} of {inputs['image_size']}" if many else ""
@@ -298,7 +299,7 @@ def asked(answer: Estimate) -> str:
     return f"{arrivals}, {tokens_in(i)}, {i['osl']} out"
 
 
-def formats(inputs: Mapping[str, Any], names: Sequence[str] = ("weights", "activations", "kv")) -> str:
+def formats(inputs: Keywords, names: Sequence[str] = ("weights", "activations", "kv")) -> str:
     """The formats of matrices and cache, once where they are the same.
 
     >>> formats({"weights": "fp8", "activations": "fp8", "kv": "bf16", "kv_policy": "window:4096"})
@@ -312,7 +313,7 @@ def formats(inputs: Mapping[str, Any], names: Sequence[str] = ("weights", "activ
     return ", ".join(f"{'KV' if name == 'kv' else name} {inputs[name]}" for name in names) + kept
 
 
-def degrees(inputs: Mapping[str, Any], names: Sequence[str] = ("tp", "pp", "ep", "dp", "cp")) -> list[str]:
+def degrees(inputs: Keywords, names: Sequence[str] = ("tp", "pp", "ep", "dp", "cp")) -> list[str]:
     """The degrees of parallelism above 1.
 
     >>> degrees({"tp": 2, "pp": 1, "ep": 8})
@@ -321,7 +322,7 @@ def degrees(inputs: Mapping[str, Any], names: Sequence[str] = ("tp", "pp", "ep",
     return [f"{key}{inputs[key]}" for key in names if inputs.get(key, 1) > 1]
 
 
-def machine(gpu: str, gpus: int, inputs: Mapping[str, Any]) -> str:
+def machine(gpu: str, gpus: int, inputs: Keywords) -> str:
     """The accelerators that a deployment takes, and how it is split over them."""
     split = degrees(inputs) + [
         f"{inputs[f'{key}_gpus']} for {what}" for key, what in _GROUPS if inputs.get(f"{key}_gpus")

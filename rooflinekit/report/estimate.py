@@ -12,6 +12,7 @@ from rooflinekit.decision.sensitivity.moves import ADVISED, NONE_SUSTAINS, Advic
 from rooflinekit.estimation import results
 from rooflinekit.estimation.estimator import question_of
 from rooflinekit.estimation.notes import fitting
+from rooflinekit.model.types.answer import Json
 from rooflinekit.model.types.units import format_bytes, format_count, format_time, percent
 from rooflinekit.report import document as blocks
 from rooflinekit.report.document import asked, ended, formats, headed, ms, three
@@ -332,7 +333,7 @@ def _row(kernel: results.KernelResult, step: results.StepResult) -> list[str]:
     ]
 
 
-def rows(estimate: results.Estimate) -> list[dict[str, Any]]:
+def rows(estimate: results.Estimate) -> list[Json]:
     """Inputs and answers as one flat row; under load with what clients feel, by the names of `estimate_frame`."""
     load = estimate.load
     if load is None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rooflinekit.decision.launching.launch import Launch, launch_script
+from rooflinekit.model.types.answer import Json
 from rooflinekit.report.document import CellTable, Document, FixedLines, Section
 
 
-def rows(launch: Launch) -> list[dict[str, Any]]:
+def rows(launch: Launch) -> list[Json]:
     """One row a setting: server, flag, value, why, where it was read."""
     return [
         {

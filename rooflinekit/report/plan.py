@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from rooflinekit.decision.economics.price import POWER_NOTE, HourlyPrice
 from rooflinekit.decision.planning.classes import ClassFleet, ClassPlan
@@ -16,6 +15,7 @@ from rooflinekit.decision.planning.over_time import OverTime
 from rooflinekit.decision.planning.plan import Candidate, Fleet, PlanAnswer, split_name
 from rooflinekit.decision.planning.rank import OWN_FORMATS, Measurement, Sized, Swing
 from rooflinekit.decision.planning.rollout import RolloutPlan
+from rooflinekit.model.types.answer import Json
 from rooflinekit.model.types.units import format_time, percent, significant
 from rooflinekit.report.document import (
     CellTable,
@@ -149,7 +149,7 @@ def _known(answer: PlanAnswer, more: str) -> Iterator[str]:
     yield f"{answer.tried} settings were tried; {more}"
 
 
-def rows(answer: PlanAnswer) -> list[dict[str, Any]]:
+def rows(answer: PlanAnswer) -> list[Json]:
     """The intervals of a plan over time, else the candidates."""
     return (answer.over_time or answer).to_rows()
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NotRequired, TypeAlias, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NotRequired, TypeAlias, get_type_hints
 
 from pydantic import Field, TypeAdapter, WithJsonSchema
 from pydantic.json_schema import GenerateJsonSchema
@@ -31,6 +31,7 @@ from rooflinekit.load.played import PERCENTILES, FirstParts
 from rooflinekit.load.policies import POLICIES
 from rooflinekit.model.graph.tree import Node
 from rooflinekit.model.roofline import TIME_PARTS
+from rooflinekit.model.types.answer import Json
 from rooflinekit.model.types.deployment import ALL_REDUCE, ALL_TO_ALL, ENGINES, Deployment
 from rooflinekit.model.types.dtype import BITS_A_WEIGHT, Dtype
 from rooflinekit.model.types.engine import EngineSettings
@@ -40,13 +41,16 @@ from rooflinekit.simulation.outcome import Outcome
 from rooflinekit.specs.calibration.evidence import EVIDENCE
 from rooflinekit.specs.files import table_of
 
+if TYPE_CHECKING:
+    from pydantic_core import core_schema
+
 Schema: TypeAlias = dict[str, Any]
 
 _EXPLAINED = "Every key is explained in docs/nomenclature.md."
 _OF_ANY_SIGN = ("value", "headroom", "growth")
 
 
-def _one_of(values: Any) -> Any:
+def _one_of(values: Any) -> object:
     return Annotated[str, WithJsonSchema({"enum": list(values)})]
 
 
@@ -97,7 +101,7 @@ def _type(said: str) -> Any:
     return found or TypedDict(said, _entries(_rows(said)))  # type: ignore[operator]
 
 
-def _rows(name: str) -> dict[str, Any]:
+def _rows(name: str) -> Json:
     """The row of a type; `inputs` of an estimate are also the workload, the deployment and the engine's settings."""
     row: dict[str, Any] = _TABLE["types"][name]
     if name != "Inputs":
@@ -107,7 +111,7 @@ def _rows(name: str) -> dict[str, Any]:
     return {**_TABLE["types"]["Asked"], **split, **{f.name: "count?" for f in fields(EngineSettings)}, **row}
 
 
-def _entries(row: Mapping[str, Any]) -> dict[str, Any]:
+def _entries(row: Mapping[str, object]) -> dict[str, Any]:
     """The types of the keys of a row."""
     found: dict[str, Any] = {}
     for keys, said in row.items():
@@ -135,7 +139,7 @@ class Answers(GenerateJsonSchema):
 
     special: ClassVar = _SPECIAL
 
-    def dataclass_schema(self, schema: Any) -> Schema:
+    def dataclass_schema(self, schema: core_schema.DataclassSchema) -> Schema:
         """A class of answers, with what its JSON has in place of some fields."""
         kind = schema["cls"]
         special = self.special.get(kind, {})
@@ -150,19 +154,19 @@ class Answers(GenerateJsonSchema):
         }
         return {"oneOf": [_closed(keys | whole | {"kind": {"const": name}}) for name, keys in besides.items()]}
 
-    def typed_dict_schema(self, schema: Any) -> Schema:
+    def typed_dict_schema(self, schema: core_schema.TypedDictSchema) -> Schema:
         """An object with exactly these keys."""
         made = super().typed_dict_schema(schema)
         return _closed(made["properties"], made.get("required", ()))
 
-    def default_schema(self, schema: Any) -> Schema:
+    def default_schema(self, schema: core_schema.WithDefaultSchema) -> Schema:
         """An answer states what it has, be it the default."""
         return self.generate_inner(schema["schema"])
 
     def _of(self, kind: Any) -> Schema:
         return self.generate_inner(TypeAdapter(kind).core_schema)
 
-    def field_title_should_be_set(self, schema: Any) -> bool:
+    def field_title_should_be_set(self, schema: object) -> bool:
         """No titles: they would repeat the keys."""
         return False
 
@@ -196,7 +200,7 @@ def served(tool: str, kind: Any = None, generator: type[Answers] = Answers) -> S
     return made
 
 
-def _schema(command: str, kind: Any, description: str) -> Schema:
+def _schema(command: str, kind: object, description: str) -> Schema:
     """The schema of a command's JSON (draft 2020-12).
 
     >>> SCHEMAS["estimate"]()["properties"]["tpot_ms"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
+from rooflinekit.estimation.options import OwnKeywords
 from rooflinekit.load.arrivals import open_arrivals
 from rooflinekit.model.types.units import format_time, percent
 from rooflinekit.report.document import CellTable, Document, Section, Words, ended, machine, ms, three, tokens_in
@@ -110,7 +110,7 @@ def _counted(outcome: Outcome) -> str:
     return ", ".join(parts)
 
 
-def _load(asked: dict[str, Any]) -> str:
+def _load(asked: OwnKeywords) -> str:
     """Arrivals and lengths of requests; empty where a program made them."""
     if "isl" not in asked:
         return ""

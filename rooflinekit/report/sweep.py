@@ -125,7 +125,7 @@ def _cell(value: Any, result: bool = False) -> str:
     return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
 
 
-def sweep_records(table: pd.DataFrame) -> list[dict[Hashable, Any]]:
+def sweep_records(table: pd.DataFrame) -> list[dict[Hashable, object]]:
     """Rows for JSON, with None for what is not there."""
     plain = table.astype(object)
     return plain.where(plain.notna(), None).to_dict("records")

@@ -7,7 +7,6 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from rooflinekit.explanation.walk.result import Phase, Stop, Tensor, Walk, WalkSection, WalkSymbol, Work
 from rooflinekit.model.types.units import format_bytes, format_count, percent
@@ -296,7 +295,7 @@ def walk_page(walk: Walk) -> str:
     return filled(_TEMPLATE, parts)
 
 
-def _slide(stop: Stop, section: WalkSection, phase: Phase, mask: Sequence[str]) -> dict[str, Any]:
+def _slide(stop: Stop, section: WalkSection, phase: Phase, mask: Sequence[str]) -> dict[str, object]:
     """One step with everything that is shown of it, as text."""
     told = {symbol.name: symbol.value for symbol in section.symbols}
     used = set(re.findall(r"\w+", " ".join(stop.lettered)))
@@ -318,7 +317,7 @@ def _slide(stop: Stop, section: WalkSection, phase: Phase, mask: Sequence[str]) 
     }
 
 
-def _picture(tensor: Tensor, kind: str = "") -> dict[str, Any]:
+def _picture(tensor: Tensor, kind: str = "") -> dict[str, object]:
     return {
         "name": tensor.name,
         "symbols": list(tensor.symbols),

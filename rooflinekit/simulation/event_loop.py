@@ -152,7 +152,7 @@ class Simulation:
         self.fleet, self.source, self.ledger, self.horizon, self.watch = fleet, source, ledger, horizon, watch
         self.now = 0.0
         self.interrupted = False
-        self._heap: list[tuple[float, int, Callable[[Any], None], Any]] = []
+        self._heap: list[tuple[float, int, Callable[[object], None], object]] = []
         self._order, self._numbers = count(), count(1)
         self._idle: dict[ObjectReplica, None] = {}  # who must look for work at this instant
         self._held: deque[Job] = deque()  # the queue in front of all replicas

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rooflinekit.model.types.answer import Json
 from rooflinekit.model.types.late import np
 from rooflinekit.simulation.requests import Job
 
@@ -195,7 +196,7 @@ class Ledger:
         self.clock = self.last_end = 0.0
         self.measured_from = float("inf")
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> Json:
         """Return plain values for JSON; `of` reads them back."""
         sketches = {name: getattr(self, name).plain() for name in _SKETCHES}
         return sketches | {name: getattr(self, name) for name in (*_SUMS, *_TIMES)} | {"refusals": dict(self.refusals)}

@@ -14,7 +14,7 @@ from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.serving.energy import Run, run_power, token_energy
 from rooflinekit.model.serving.flight import InFlight
 from rooflinekit.model.speculation import SpeculativePredictor
-from rooflinekit.model.types.answer import DeploymentAnswer, plain_fields
+from rooflinekit.model.types.answer import DeploymentAnswer, Json, plain_fields
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.simulation.event_loop import Simulation
 from rooflinekit.simulation.kv_blocks import BlockPool
@@ -286,7 +286,7 @@ class Books:
             **{name: sum(getattr(part, name) for part in parts) for name in _ADDED},
         )
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> Json:
         """Return plain values for JSON, without pieces; `read` reads them back."""
         own = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in _UNWRITTEN}
         return own | {"ledger": self.ledger.plain(), "uses": [asdict(use) for use in self.uses], "pieces": []}
@@ -344,11 +344,11 @@ class Outcome(DeploymentAnswer):
     doubt: dict[str, DoubtResult] | None = None  #: by time: what widens its interval most
     timeline: tuple[dict[str, float], ...] = field(default=(), repr=False)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Nested plain data for JSON, without the timeline."""
         return {name: value for name, value in plain_fields(self).items() if name != "timeline"}
 
-    def to_row(self) -> dict[str, Any]:
+    def to_row(self) -> dict[str, object]:
         """One flat row: inputs, counts, and every statistic as metric_statistic."""
         row: dict[str, Any] = {key: getattr(self, key) for key in ("model", "gpu", "engine", "level", "evidence")}
         row |= self.inputs | asdict(self.requests)
@@ -363,7 +363,7 @@ class Outcome(DeploymentAnswer):
         made = {"calibration_hash": self.calibration["hash"] if self.calibration else "", "version": self.version}
         return row | made | {"warnings": "; ".join(self.warnings)}
 
-    def to_rows(self) -> list[dict[str, Any]]:
+    def to_rows(self) -> list[Json]:
         """`to_row` as a table of one row: runs can be put below each other."""
         return [self.to_row()]
 

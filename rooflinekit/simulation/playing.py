@@ -162,7 +162,7 @@ def parts_of(found: LoadPlay) -> tuple[dict[str, float], dict[str, float]] | Non
     return {name: 1e3 * part for name, part in found.played.first_parts._asdict().items()}, token_parts(found)
 
 
-def pieces_of(played: Played) -> Sequence[tuple[Any, ...]]:
+def pieces_of(played: Played) -> Sequence[tuple[object, ...]]:
     """Latencies by parts of the run, for standard errors."""
     counted = played.counted
     several: NDArray[Any] = counted & (played.osl > 1)

@@ -12,6 +12,7 @@ from itertools import accumulate, count, pairwise
 from random import Random
 from typing import Any
 
+from rooflinekit.estimation.options import OwnKeywords
 from rooflinekit.load.arrivals import Arrival
 from rooflinekit.load.lengths import Length
 from rooflinekit.load.phrases import read_phrase
@@ -137,7 +138,7 @@ def parse_sessions(text: str) -> SessionLaw:
     law, given = session_laws()[name], {key: value for key, value in values.items() if not math.isnan(value)}
     if given.get("turns", 1.0) < 1.0:
         raise WorkloadError(f"{text!r}: turns must be at least 1, not {given['turns']:g}")
-    told: dict[str, Any] = {key: getattr(law, key).scaled(positive(given[key], key)) for key in _KEYS if key in given}
+    told: OwnKeywords = {key: getattr(law, key).scaled(positive(given[key], key)) for key in _KEYS if key in given}
     told |= {"patience": positive(given["patience"], "patience")} if "patience" in given else {}
     told |= {key: whole_number(given[key], key, least) for key, least in (("most", 1), ("system", 0)) if key in given}
     return replace(law, **told)

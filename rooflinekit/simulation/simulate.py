@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from os import PathLike
@@ -15,7 +15,7 @@ from rooflinekit.estimation.doubts import load_doubts
 from rooflinekit.estimation.estimator import Resolved, bounds, ends, image_inputs, read_deployment, resolve
 from rooflinekit.estimation.loaded import version_notes
 from rooflinekit.estimation.notes import room_for_one
-from rooflinekit.estimation.options import keywords, number_of, options_of, part_of, read
+from rooflinekit.estimation.options import Keywords, OwnKeywords, keywords, number_of, options_of, part_of, read
 from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS, SimulationOptions
 from rooflinekit.load.answer import FILLING, STEADY, AskedLoad, LoadPlay, scene_for, usual_requests
@@ -253,7 +253,7 @@ def _ends(found: LoadPlay) -> dict[str, Any]:
     if not found.played.counted.any():
         return {}
     wide, near = (found.times(within)[:2] for within in (0.9, 0.8))
-    told: dict[str, Any] = {"bound": bounds(wide)}
+    told: OwnKeywords = {"bound": bounds(wide)}
     if found.predictor.plan.calibration is None:
         return told
     return told | {"interval": ends(wide), "interval80": ends(near), "doubt": load_doubts(found, found.reaches)}
@@ -682,7 +682,7 @@ def _stream_note(question: TrafficQuestion, books: Books) -> Iterator[str]:
         )
 
 
-def _cell(model: str | PathLike[str], gpu: str | PathLike[str], given: dict[str, Any], number: int) -> Books:
+def _cell(model: str | PathLike[str], gpu: str | PathLike[str], given: OwnKeywords, number: int) -> Books:
     """The books of one cell, wherever it is played; all that this process plays are of one deployment."""
     return replace(_played(model, gpu, given, _Seen(), number)[0], pieces=())
 
@@ -690,7 +690,7 @@ def _cell(model: str | PathLike[str], gpu: str | PathLike[str], given: dict[str,
 def _played(
     model: str | PathLike[str],
     gpu: str | PathLike[str],
-    given: dict[str, Any],
+    given: OwnKeywords,
     seen: _Seen,
     number: int = 0,
 ) -> tuple[Books, dict[str, Any]]:
@@ -737,7 +737,7 @@ def _steady(predictor: Predictor, setup: Setup, asked: AskedLoad) -> AskedLoad:
         return asked.on(scene_for(predictor, asked, setup))
 
 
-def deployed(model: str | PathLike[str], gpu: str | PathLike[str], given: Mapping[str, Any]) -> tuple[Resolved, Setup]:
+def deployed(model: str | PathLike[str], gpu: str | PathLike[str], given: Keywords) -> tuple[Resolved, Setup]:
     """A deployment and its setup, of options that were read; raises as `simulate`."""
     resolved = resolve(model, gpu, read_deployment(part_of(given, DEPLOYMENT_KEYS)), given.get("calibration"))
     chosen = part_of(given, _SETUP) | {"tiers": read_tiers(given.get("cache_tier"))}
@@ -763,7 +763,7 @@ _WITHOUT = {
 }
 
 
-def _idle(given: Mapping[str, Any], load: Load, setup: Setup) -> Iterator[str]:
+def _idle(given: Keywords, load: Load, setup: Setup) -> Iterator[str]:
     """Warnings on options without effect: they go with another one, or another one decides."""
     known = options_of(SimulationOptions)
     told = [name for name, value in given.items() if value != known[name].default]
@@ -788,7 +788,7 @@ def _asked(question: TrafficQuestion) -> dict[str, Any]:
     return asked | objective
 
 
-def _question(given: dict[str, Any]) -> TrafficQuestion:
+def _question(given: OwnKeywords) -> TrafficQuestion:
     """The requests that options describe; a mean and its variation are a log-normal length."""
     asked = {_NAMES.get(key, key): value for key, value in given.items() if _NAMES.get(key, key) in _QUESTION}
     for key, usual in WORKLOAD_KEYS.items():

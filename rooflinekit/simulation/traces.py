@@ -84,7 +84,7 @@ class TraceFormat:
         return tuple(name for name in (self.time, self.isl, self.osl, self.mark) if name)
 
 
-def _number(cell: Any, name: str = "time") -> float:
+def _number(cell: object, name: str = "time") -> float:
     if isinstance(cell, bool) or not isinstance(cell, (str, Real)):
         raise FlawError("unreadable", f"{name} {_short(cell)} is not a number")
     try:
@@ -98,7 +98,7 @@ def _number(cell: Any, name: str = "time") -> float:
     return value
 
 
-def _date(cell: Any) -> float:
+def _date(cell: object) -> float:
     """Seconds of a date; one without a zone is UTC."""
     try:
         moment = cell if isinstance(cell, datetime) else datetime.fromisoformat(str(cell).strip())
@@ -122,7 +122,7 @@ def _formats() -> tuple[TraceFormat, ...]:
     return tuple(TraceFormat(**row | {"clock": _CLOCKS[row.get("clock", "seconds")]}) for row in rows)
 
 
-def open_trace(path: Path) -> tuple[TraceFormat, Iterator[tuple[int, Mapping[str, Any]]]]:
+def open_trace(path: Path) -> tuple[TraceFormat, Iterator[tuple[int, Mapping[str, object]]]]:
     """Sniff a file (CSV, JSON lines or Parquet; also gzipped): its format, and its rows with their lines."""
     rows = _guarded(path, _rows(path))
     first = next(rows, None)
@@ -136,7 +136,7 @@ def open_trace(path: Path) -> tuple[TraceFormat, Iterator[tuple[int, Mapping[str
     raise SpecError(f"{path}: has the columns {', '.join(sorted(names)[:_SHOWN])}, those of no known trace ({known})")
 
 
-def read_row(layout: TraceFormat, cells: Mapping[str, Any]) -> Arrival:
+def read_row(layout: TraceFormat, cells: Mapping[str, object]) -> Arrival:
     """Turn cells into a request; its time is on the trace's own clock."""
     if _SURPLUS in cells:
         raise FlawError("unreadable", f"has more cells than the header, {_short(cells[_SURPLUS])} the last")
@@ -150,14 +150,14 @@ def read_row(layout: TraceFormat, cells: Mapping[str, Any]) -> Arrival:
     return Arrival(time, isl, osl, _ids(cells.get("hash_ids")) if layout.block_tokens is not None else (), priority)
 
 
-def _cell(cells: Mapping[str, Any], name: str) -> Any:
+def _cell(cells: Mapping[str, object], name: str) -> Any:
     value = cells.get(name)
     if value is None or (isinstance(value, str) and not value.strip()):
         raise FlawError("missing", f"{name} is missing")
     return value
 
 
-def _whole(cell: Any, name: str) -> int:
+def _whole(cell: object, name: str) -> int:
     value = _number(cell, name)
     if value < 0:
         raise FlawError("negative", f"{name} is {value:g}")
@@ -168,7 +168,7 @@ def _whole(cell: Any, name: str) -> int:
     return int(value)
 
 
-def _tokens(cell: Any, name: str) -> int:
+def _tokens(cell: object, name: str) -> int:
     if isinstance(cell, str) and len(cell) < _SHORT and cell.isdecimal() and cell.isascii():
         value = int(cell)  # what nearly every cell is; a million rows pass here
     else:
@@ -178,7 +178,7 @@ def _tokens(cell: Any, name: str) -> int:
     return value
 
 
-def _ids(cell: Any) -> tuple[int, ...]:
+def _ids(cell: object) -> tuple[int, ...]:
     """Block ids; a list, or its text in a CSV cell."""
     if isinstance(cell, str):
         try:
@@ -203,7 +203,9 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _guarded(path: Path, rows: Iterator[tuple[int, Mapping[str, Any]]]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _guarded(
+    path: Path, rows: Iterator[tuple[int, Mapping[str, object]]]
+) -> Iterator[tuple[int, Mapping[str, object]]]:
     """The rows, with everything that can be wrong with a file said in one line."""
     try:
         yield from rows
@@ -264,7 +266,7 @@ def _listed(path: Path, text: IO[str]) -> Iterator[tuple[int, Mapping[str, Any]]
         )
 
 
-def _csv_rows(path: Path, text: IO[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _csv_rows(path: Path, text: IO[str]) -> Iterator[tuple[int, Mapping[str, object]]]:
     first = text.readline()
     check_columns(path.name, first.lower())
     text.seek(0)
@@ -276,7 +278,7 @@ def _csv_rows(path: Path, text: IO[str]) -> Iterator[tuple[int, Mapping[str, Any
             yield reader.line_num, row | {_SURPLUS: surplus} if surplus else row
 
 
-def _parquet_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _parquet_rows(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
     with needing(f"{path.name} is Parquet, and reading it", "accuracy"):
         import pyarrow as pa  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: PLC0415 - optional
         import pyarrow.parquet as pq  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: PLC0415

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rooflinekit.load.played import grows
+from rooflinekit.model.types.answer import Json
 from rooflinekit.model.types.late import np
 from rooflinekit.simulation.event_loop import Watch
 from rooflinekit.simulation.ledger import Ledger, Sketch
@@ -189,7 +190,7 @@ class ChromeTrace:
             {"name": f"replica {index}", "ph": "C", "pid": 0, "tid": index, "ts": now * 1e6, "args": levels}
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """The file's content; `otherData` says how many steps were left out."""
         return {
             "traceEvents": self._events,

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflinekit.model.types.numeric import Array
-from rooflinekit.specs.files import kept
+from rooflinekit.specs.files import Parsed, kept
 from rooflinekit.specs.places import shipped_path
 from rooflinekit.specs.section import Cites, Count, FileLayout, FileSection
 
@@ -35,7 +35,7 @@ class Conditions:
     users_from: int = 0
     users_below: int = 0
 
-    def names(self, facts: Mapping[str, Any]) -> bool:
+    def names(self, facts: Parsed) -> bool:
         """True if the rule holds for a deployment: engine, model, gpu, weights, version, tp, ep and dp."""
         same = all(getattr(self, key) in ("", facts[key]) for key in ("engine", "model", "weights", "version"))
         same &= all(getattr(self, key) in (0, facts[key]) for key in ("ep", "dp"))
@@ -147,7 +147,7 @@ class Client:
     repeats: tuple[SharedPrompts, ...] = ()
     faults: tuple[Fault, ...] = ()
 
-    def of(self, facts: Mapping[str, Any]) -> Client:
+    def of(self, facts: Parsed) -> Client:
         """The client with the rules and faults of one deployment alone."""
         servers = tuple(server for server in self.servers if server.when.names(facts))
         return replace(self, servers=servers, faults=tuple(each for each in self.faults if each.when.names(facts)))
@@ -198,11 +198,11 @@ USUAL = Client("", (1.0 - 0.05 * math.sqrt(3.0), 1.0 + 0.05 * math.sqrt(3.0)), 1
 
 
 class _ClientFile(FileLayout):
-    sources: Mapping[str, Any]
+    sources: Parsed
     clients: tuple[Client, ...]
 
 
-def client_of(source_key: str, facts: Mapping[str, Any] | None = None) -> Client:
+def client_of(source_key: str, facts: Mapping[str, object] | None = None) -> Client:
     """The client of a source, that of this deployment (see `Conditions`); the usual one where nothing is known of it.
 
     >>> client_of("infx870").requests, client_of("a-blog").servers

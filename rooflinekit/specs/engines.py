@@ -16,7 +16,7 @@ from rooflinekit.model.types.errors import InputError, UnknownNameError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import Provenance
 from rooflinekit.specs.doubt import own_loads, version_variances
-from rooflinekit.specs.files import kept, table_of
+from rooflinekit.specs.files import Parsed, kept, table_of
 from rooflinekit.specs.section import EMPTY, Cites, FileLayout, FileSection, described
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ class _Fact(FileLayout):
 
 
 class _Versions(FileLayout):
-    memory: Mapping[str, Any]
+    memory: Parsed
     serial_states: bool = False
     since: str = ""
     until: str = ""
@@ -47,7 +47,7 @@ class _Versions(FileLayout):
 class _Profile(FileLayout):
     title: str
     versions: tuple[_Versions, ...]
-    sources: Mapping[str, Any] = EMPTY
+    sources: Parsed = EMPTY
     vendors: tuple[str, ...] = ()
 
 
@@ -66,8 +66,8 @@ class _FlagFile(FileLayout):
     program: tuple[str, ...]
     read: tuple[str, ...]
     notes: Mapping[str, str]
-    sources: Mapping[str, Any]
-    flags: Mapping[str, Any]
+    sources: Parsed
+    flags: Parsed
 
 
 def version_key(version: str) -> tuple[int, ...]:

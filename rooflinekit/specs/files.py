@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import cache, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar, cast
@@ -23,6 +23,9 @@ else:
 T = TypeVar("T")
 P = ParamSpec("P")
 _Stamp: TypeAlias = tuple[int, int, int] | None
+Parsed: TypeAlias = Mapping[str, Any]
+"""A mapping of a YAML or JSON file, of which nothing is checked yet."""
+
 _KEPT: dict[tuple[object, ...], tuple[tuple[_Stamp, ...], Any]] = {}
 _MOST_KEPT = 4096
 _MOST_ONCE = 256
@@ -51,12 +54,12 @@ def kept(make: Callable[..., T], *paths: Path, also: tuple[Hashable, ...] = ()) 
 
 
 def once(make: Callable[P, T]) -> Callable[P, T]:
-    """Remember what a function made of texts and of objects that never change, by which objects they are."""
+    """Remember what a function made of texts, numbers and objects that never change, by which objects they are."""
     made: dict[tuple[object, ...], tuple[object, T]] = {}
 
     @wraps(make)
     def remembered(*args: P.args, **kwargs: P.kwargs) -> T:
-        key = tuple(arg if isinstance(arg, str) else id(arg) for arg in (*args, *kwargs.values()))
+        key = tuple(arg if isinstance(arg, str | float) else id(arg) for arg in (*args, *kwargs.values()))
         found = made.get(key)
         if found is None:
             if len(made) >= _MOST_ONCE:
@@ -100,7 +103,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return mapping_in(path, read_text(path))
 
 
-def mapping_in(path: Path, text: str) -> dict[str, Any]:
+def mapping_in(path: Path, text: str) -> dict[str, object]:
     """The mapping in a part of a YAML file; an error names lines of the part."""
     try:
         data = parse_yaml(text)
@@ -131,7 +134,7 @@ def parse_yaml(text: str) -> Any:
     return yaml.load(text, Loader=_StrictLoader)
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, object]:
     """The mapping that a JSON file holds; bare Infinity and NaN are accepted, as Hugging Face writes them."""
     text = read_text(path)
     try:
@@ -173,7 +176,7 @@ def _mapping(path: Path, data: object) -> dict[str, Any]:
     return data
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     seen: dict[str, Any] = {}
     for key, value in pairs:
         if key in seen:
@@ -210,11 +213,11 @@ class _StrictLoader(_FastLoader):
     def descend_resolver(self, parent: object, place: object) -> None:
         """Nothing to undo: no tag depends on where it stands."""
 
-    def construct_document(self, node: yaml.Node) -> Any:
+    def construct_document(self, node: yaml.Node) -> object:
         """The value of a file."""
         return self._value(node, {})
 
-    def _value(self, node: yaml.Node, made: dict[object, Any]) -> Any:
+    def _value(self, node: yaml.Node, made: dict[object, object]) -> object:
         if node.tag == _TEXT:
             return node.value
         key = (node.tag, node.value) if isinstance(node, yaml.ScalarNode) else id(node)
@@ -222,7 +225,7 @@ class _StrictLoader(_FastLoader):
             made[key] = self._make(node, made)
         return made[key]
 
-    def _make(self, node: yaml.Node, made: dict[object, Any]) -> Any:
+    def _make(self, node: yaml.Node, made: dict[object, object]) -> object:
         if node.tag == _LIST:
             return [self._value(item, made) for item in node.value]
         if node.tag != _MAPPING:

@@ -7,18 +7,18 @@ llama.cpp itself knows it by the architecture's name, in gguf_network.yaml.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from rooflinekit.model.types import model as nets
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import ArchitectureError, SpecError
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.specs.files import table_of
+from rooflinekit.specs.files import Parsed, table_of
 
 _BLOCK = r"blk\.(\d+)\.(.+?)(?:\.(weight|bias))?$"
 _LARGEST = 10**7  # no size of a network comes near
@@ -45,7 +45,7 @@ class _Facts:
 
     path: Path
     kind: str
-    facts: Mapping[str, Any]
+    facts: Parsed
 
     def number(self, key: str, default: int | None = None, layer: int = 0) -> int:
         """A whole number, of one layer where it is a list."""
@@ -115,7 +115,7 @@ class _Layer:
 
 
 def network(
-    path: Path, name: str, facts: Mapping[str, Any], tensors: Sequence[Stored]
+    path: Path, name: str, facts: Parsed, tensors: Sequence[Stored]
 ) -> tuple[nets.Model, list[str], list[Stored]]:
     """The model, notes, and the tensors of layers that are not costed (multi-token prediction).
 

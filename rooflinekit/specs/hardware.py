@@ -7,13 +7,13 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Literal, get_args, get_origin
 
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import DeploymentError, RooflinekitError, SpecError
 from rooflinekit.model.types.hardware import Accelerator, Price, Provenance, System
 from rooflinekit.specs import sanity
-from rooflinekit.specs.files import kept, once, refuse_cut
+from rooflinekit.specs.files import Parsed, kept, once, refuse_cut
 from rooflinekit.specs.locate import Loaded, names, resolve, scanned_aliases
 from rooflinekit.specs.places import spec_dir
 from rooflinekit.specs.power import power_law
@@ -96,7 +96,7 @@ class _File(FileLayout):
     aliases: tuple[str, ...] = ()
     ambiguous_aliases: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    sources: Mapping[str, Any]
+    sources: Parsed
     compute: _Compute
     memory: _Memory
     cores: _Cores
@@ -119,7 +119,7 @@ class _Network(_Cited):
 class _SystemFile(FileLayout):
     title: str
     accelerators: tuple[str, ...]
-    sources: Mapping[str, Any]
+    sources: Parsed
     aliases: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     domain: _Domain
@@ -297,7 +297,7 @@ def _read_system(path: Path) -> tuple[_SystemFile, tuple[Provenance, ...]]:
     return file, tuple(_provenance(root, file))
 
 
-def _provenance(root: FileSection, file: Any) -> Iterator[Provenance]:
+def _provenance(root: FileSection, file: object) -> Iterator[Provenance]:
     """Origin of each number of the cited sections, in the order of their types."""
     for part, cited in vars(file).items():
         if not isinstance(cited, _Cited):

@@ -9,7 +9,7 @@ from typing import Any
 from rooflinekit.model.types.errors import InputError, UnknownNameError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import Provenance
-from rooflinekit.specs.files import kept
+from rooflinekit.specs.files import Parsed, kept
 from rooflinekit.specs.section import Cites, FileLayout, FileSection
 
 _LEAST, _MOST = 1.0, 1000.0  # us of a launch that make sense
@@ -23,9 +23,9 @@ class _Class(FileLayout):
 
 
 class _HostsFile(FileLayout):
-    hosts: Mapping[str, Any]
+    hosts: Mapping[str, object]
     usual: Mapping[str, tuple[str, ...]]
-    sources: Mapping[str, Any]
+    sources: Parsed
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from rooflinekit.model.types.errors import SpecError, needing
-from rooflinekit.specs.files import read_json
+from rooflinekit.specs.files import Parsed, read_json
 from rooflinekit.specs.places import admitted
 from rooflinekit.specs.writing import write_whole
 
@@ -81,7 +79,7 @@ def fetch(identifier: str) -> Path:
 def fetched_bytes(config: Path) -> int:
     """Bytes of the tensors of a fetched model, by the headers of its files; 0 where they were not fetched."""
     kept = _sizes_file(config)
-    sizes: Mapping[str, Any] = read_json(kept) if kept is not None and kept.is_file() else {}
+    sizes: Parsed = read_json(kept) if kept is not None and kept.is_file() else {}
     return sum(size for size in sizes.values() if type(size) is int and size > 0)
 
 

@@ -19,7 +19,7 @@ from rooflinekit.model.types.model import DenseFFN, MixtureOfExperts, Model, Wei
 from rooflinekit.specs.config.importer import model_from_config
 from rooflinekit.specs.config.keys import usual_keys, usual_names
 from rooflinekit.specs.config.vision import read_vision
-from rooflinekit.specs.files import kept, read_json, read_yaml, refuse_cut, table_of
+from rooflinekit.specs.files import Parsed, kept, read_json, read_yaml, refuse_cut, table_of
 from rooflinekit.specs.hub import CACHED, COMPANION, HUB, ID, INDEX, cached_config, fetch, fetched_bytes
 from rooflinekit.specs.locate import Loaded, resolve
 from rooflinekit.specs.places import spec_dir
@@ -49,7 +49,7 @@ class _LibraryFile(FileLayout):
 
     name: str
     source: str
-    config: Mapping[str, Any]
+    config: Parsed
     aliases: tuple[str, ...] = ()
     ambiguous_aliases: tuple[str, ...] = ()
     license: str | tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class _LibraryFile(FileLayout):
     rotary_tables: int = 1
     tower: int = 0
     encoder_peak: int = 0
-    vision: Mapping[str, Any] | None = None
+    vision: Parsed | None = None
 
 
 def model_template() -> str:
@@ -264,7 +264,7 @@ def _from_library(path: Path, stored: str = "") -> Loaded[Model]:
     return Loaded(model, loaded.warnings)
 
 
-def claimed_name(config: Mapping[str, Any], path: Path) -> str | None:
+def claimed_name(config: Mapping[str, object], path: Path) -> str | None:
     """Whose config it says to be: by its entry in the Hugging Face cache, else by `_name_or_path`.
 
     >>> claimed_name({"_name_or_path": "/home/me/Llama-3.1-70B/"}, Path("config.json"))

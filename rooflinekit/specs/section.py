@@ -19,7 +19,7 @@ from rooflinekit.model.types.errors import SpecError, nearest_of
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import CitedSource
 from rooflinekit.model.types.units import parse_quantity
-from rooflinekit.specs.files import once, read_yaml
+from rooflinekit.specs.files import Parsed, once, read_yaml
 
 T = TypeVar("T")
 Count = Annotated[int, ""]
@@ -41,7 +41,7 @@ class FileLayout:
     These are no dataclasses: making one takes half a millisecond, and every start would pay for thirty.
     """
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, **values: object) -> None:
         self.__dict__.update(values)
 
 
@@ -57,7 +57,7 @@ class FileSection:
 
     file: Path
     key: str
-    data: Mapping[str, Any]
+    data: Parsed
     sources: Mapping[str, CitedSource] = field(default_factory=dict)
     example: str = ""
 
@@ -124,7 +124,7 @@ class FileSection:
             return self._mapping(key, *args)
         return _READERS[hint](self, key)
 
-    def _tuple(self, key: str, item: Any) -> tuple[Any, ...]:
+    def _tuple(self, key: str, item: Any) -> tuple[object, ...]:
         if item is str:
             return self.texts(key)
         if item is float:
@@ -134,13 +134,15 @@ class FileSection:
             return tuple(self.number_in(f"{key}[{at}]", value) for at, value in enumerate(listed))
         return tuple(entry.read(item) for entry in self.entries(key))
 
-    def _mapping(self, key: str, names: Any, item: Any) -> dict[Any, Any]:
+    def _mapping(self, key: str, names: object, item: object) -> dict[Any, Any]:
         """The keys of a section, each with a value of the same kind; number formats by their names."""
         inner = self.section(key)
         if names is Dtype:
             inner.expect((), _ARITHMETIC)
             return {_ARITHMETIC[name]: inner.value(name, item) for name in inner.data}
-        return dict(inner.data) if item is Any else {str(name): inner.value(name, item) for name in inner.data}
+        return (
+            dict(inner.data) if item in (Any, object) else {str(name): inner.value(name, item) for name in inner.data}
+        )
 
     def section(self, key: str) -> FileSection:
         """The mapping under `key`, empty if there is none."""
@@ -151,7 +153,7 @@ class FileSection:
             self.refuse(key, f"value {value!r} is not a section; put keys with values under it")
         return self._part(key, value)
 
-    def _part(self, key: str, data: Mapping[str, Any]) -> FileSection:
+    def _part(self, key: str, data: Mapping[str, object]) -> FileSection:
         return FileSection(self.file, self.path(key), data, self.sources, self.example)
 
     def entries(self, key: str) -> list[FileSection]:
@@ -242,6 +244,7 @@ _READERS: Mapping[Any, Any] = {
     int: lambda section, key: section.count(key, 0),
     float: lambda section, key: section.number_in(key, section.data[key]),
     Any: lambda section, key: section.data[key],
+    object: lambda section, key: section.data[key],
 }
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import struct
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -18,7 +18,7 @@ from rooflinekit.model.types.dtype import BLOCKS, Dtype
 from rooflinekit.model.types.errors import ArchitectureError, DtypeError, SpecError, nearest_of
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.model import Model
-from rooflinekit.specs.files import table_of
+from rooflinekit.specs.files import Parsed, table_of
 from rooflinekit.specs.gguf_network import network, unread_parts
 from rooflinekit.specs.locate import Loaded
 from rooflinekit.specs.places import admit
@@ -61,7 +61,7 @@ class FileTensor:
 class GGUFHeader:
     """Header of a GGUF file; arrays too long to keep are their length."""
 
-    facts: Mapping[str, Any]
+    facts: Parsed
     tensors: tuple[FileTensor, ...]
 
     @property
@@ -117,7 +117,7 @@ class _Reader:
             raise SpecError(f"{self.path}: holds a value of type {kind}, which GGUF does not have")
         return self.number(_SCALARS[kind])
 
-    def _array(self) -> Any:
+    def _array(self) -> object:
         kind = self.number("I")
         length = self.count("elements in a list", _MOST_TEXTS if kind == _TEXT else _MOST_HEADER)
         if kind == _ARRAY:
@@ -287,7 +287,7 @@ def safetensors_bytes(path: Path) -> int:
     return sum(stop - begin for _, begin, stop in places)
 
 
-def _pairs(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _pairs(path: Path, pairs: list[tuple[str, object]]) -> dict[str, object]:
     """A JSON object, unless a key stands twice in it."""
     _check_once(path, "entry", (key for key, _ in pairs))
     return dict(pairs)

@@ -80,7 +80,7 @@ def write_whole(path: Path, data: bytes, force: bool = True) -> Path:
 
 
 @contextmanager
-def open_workbook(path: Path, **options: Any) -> Iterator[Any]:
+def open_workbook(path: Path, **options: object) -> Iterator[Any]:
     """A workbook of XlsxWriter, written at the end or when interrupted. Raises OSError, as for any other file."""
     from xlsxwriter import Workbook  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: PLC0415
     from xlsxwriter.exceptions import (  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: PLC0415

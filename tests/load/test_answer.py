@@ -283,7 +283,7 @@ def test_a_request_of_one_token_decodes_nothing(policy):
 
 def test_more_places_never_lower_the_law():
     rates = [
-        full_rate(found.table.arrays, found.rules, 1000.0, 200.0)
+        full_rate(found.tables, found.rules, 1000.0, 200.0)
         for most in (1, 4, 16, 64, 256)
         for found in [scene_of(predictor("vllm"), Scheduler(max_num_seqs=most), 1200.0, 1200)]
     ]

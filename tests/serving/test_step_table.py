@@ -288,14 +288,14 @@ SAMPLE = [
 @pytest.mark.parametrize("option", SAMPLE)
 def test_the_table_is_the_step_for_an_option_of_every_kind(option):
     worst = worst_errors(*planned(*OPTIONS[option]), 12)
-    assert all(abs(error) < 0.006 for error in worst.values()), worst
+    assert all(abs(error) < 0.005 for error in worst.values()), worst
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("option", OPTIONS)
 def test_the_table_is_the_step_for_every_option(option):
     worst = worst_errors(*planned(*OPTIONS[option]), 60)
-    assert all(abs(error) < 0.006 for error in worst.values()), worst
+    assert all(abs(error) < 0.005 for error in worst.values()), worst
 
 
 def test_the_table_starts_anew_where_chunked_attention_does():
@@ -360,9 +360,16 @@ def test_simulations_of_one_plan_share_a_table_and_those_of_another_do_not(plan_
     plan = plan_of("opt-125m")
     first = kept_table(plan, 8, 256, 1, 0)
     assert kept_table(plan, 8, 256, 1, 0) is first
-    assert kept_table(plan, 16, 256, 1, 0) is not first
+    assert kept_table(plan, 16, 256, 1, 0) is not first  # it has room for 8
+    first = kept_table(plan, 8, 256, 1, 0)
     settings = plan.deployment.settings
-    for changed, shared in (({}, True), ({"api_servers": 4}, True), ({"memory_fraction": 0.5}, False)):
+    others = (
+        ({}, True),
+        ({"api_servers": 4}, True),
+        ({"token_budget": 512, "max_num_seqs": 4}, True),
+        ({"eager": True}, False),
+    )
+    for changed, shared in others:
         other = replace(plan, deployment=replace(plan.deployment, settings=replace(settings, **changed)))
         assert (kept_table(other, 8, 256, 1, 0) is first) is shared, changed
     for rows in range(20):  # the latest few are kept, and those that somebody still has
@@ -425,3 +432,29 @@ def test_extreme_steps_have_finite_times_above_their_bounds(size: float) -> None
 def test_offsets_that_are_none_are_refused(offsets: list[Any]) -> None:
     with pytest.raises(WorkloadError):
         Batch.from_cu_seqlens(offsets)
+
+
+@pytest.mark.parametrize("option", ["vllm", "latent-dp", "windows", "chosen-keys", "two-batch"])
+def test_a_table_of_more_sequences_and_tokens_gives_the_bits_of_a_smaller_one(option):
+    """So tables are shared: what one deployment answers does not depend on what was asked before it."""
+    plan, width = planned(*OPTIONS[option])
+    few, many = (build_table(plan, most, 8192, width, budget) for most, budget in ((48, 8192), (300, 20_000)))
+    draw = np.random.default_rng(0)
+    for _ in range(60):
+        decodes, count = (int(each) for each in draw.integers(0, 49, 2))
+        chunks = [(int(draw.integers(1, 8192 // (count + 1))), 64)] * count
+        step = decodes, decodes * 700, chunks, len(chunks)
+        if decodes or chunks:
+            assert few.step(*step) == replace(many, budget=8192).step(*step), step
+
+
+@pytest.mark.parametrize("option", ["latent-dp", "two-batch", "vllm"])
+@pytest.mark.parametrize("chunks", [1, 8])
+def test_prompts_of_whole_tiles_are_read_as_they_are_timed(option, chunks):
+    """One token more takes one tile of queries more: 256 tokens were read 1.5 % too slow, and 257 too fast."""
+    plan, width = planned(*OPTIONS[option])
+    table, dp = build_table(plan, 64, 4096, width, 8192), plan.deployment.dp
+    new = np.array([128.0, 129.0, 256.0, 257.0, 512.0, 513.0, 1024.0])
+    exact = plan.time(Batch(Sequences(float(chunks), new, 0.0, 1.0))).expected
+    found = [table.step(0, 0, [(int(size), 0)] * chunks * dp, chunks * dp) for size in new]
+    assert found == pytest.approx(exact, rel=0.005)

@@ -12,7 +12,7 @@ Without a cache the prompts add up to n·(p + q) + (q + a)·n(n − 1)/2 tokens:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import reduce
 from itertools import pairwise
@@ -31,7 +31,7 @@ from rooflinekit.decision.economics.token_prices import (
 )
 from rooflinekit.estimation.estimator import estimate, read_deployment, resolve, shown
 from rooflinekit.estimation.notes import room_for_one
-from rooflinekit.estimation.options import keywords, options_of, part_of, read
+from rooflinekit.estimation.options import Keywords, keywords, options_of, part_of, read
 from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS, CostOptions, LayoutOptions
 from rooflinekit.load.answer import AskedLoad, play_load
@@ -42,7 +42,7 @@ from rooflinekit.model.power import plug_power
 from rooflinekit.model.serving.energy import TokenEnergy, load_power, token_energy
 from rooflinekit.model.serving.flight import InFlight, slots
 from rooflinekit.model.step import Plan
-from rooflinekit.model.types.answer import DeploymentAnswer
+from rooflinekit.model.types.answer import DeploymentAnswer, Json
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DoesNotFitError, WorkloadError
 from rooflinekit.model.types.frozen import dataclass
@@ -425,7 +425,7 @@ class Cost(DeploymentAnswer):
     eviction: EvictionCost | None
     warnings: tuple[str, ...]
 
-    def to_rows(self) -> list[dict[str, Any]]:
+    def to_rows(self) -> list[Json]:
         """One row a number: section, name, value."""
         sections = {key: value for key, value in self.to_dict().items() if isinstance(value, dict)}
         return [
@@ -474,7 +474,7 @@ class CostQuestion:
         return float(max(round(self.osl.mean), 1))
 
     @classmethod
-    def read(cls, given: Mapping[str, Any]) -> CostQuestion:
+    def read(cls, given: Keywords) -> CostQuestion:
         """Read keywords that `Cost` has checked; those of the deployment and of prices are left alone."""
         usual = {name: option.default for name, option in options_of(CostOptions).items()} | {"long_context": _LONG}
         said = usual | dict(given)
@@ -517,7 +517,7 @@ def sequences_at(predictor: Predictor, asked: CostQuestion) -> float:
     return played.sequences
 
 
-def refuse_misfit(model: str | PathLike[str], gpu: str | PathLike[str], given: Mapping[str, Any], misfit: str) -> None:
+def refuse_misfit(model: str | PathLike[str], gpu: str | PathLike[str], given: Keywords, misfit: str) -> None:
     """Say what `estimate` says of such a batch, or else `misfit`. Raises DoesNotFitError."""
     asked = part_of(given, (*WORKLOAD_KEYS, *options_of(LayoutOptions)))
     try:
@@ -562,7 +562,7 @@ class PricedLoad:
         return context_cost(self, int(prompt), tokens)
 
 
-def energy_of(served: PricedLoad, notes: list[str]) -> dict[str, Any]:
+def energy_of(served: PricedLoad, notes: list[str]) -> Json:
     """Fields of `PriceResult`: energy of every kind of token, times PUE; idle time is spread over all tokens alike.
 
     A token of a cached prefix takes the power of a prompt for its time, so that all parts add up to the request.

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 from rooflinekit.estimation.options import quantity
+from rooflinekit.model.types.answer import Json
 from rooflinekit.model.types.batch import positive
 from rooflinekit.model.types.errors import InputError, SpecError, UnknownNameError, WorkloadError
 from rooflinekit.model.types.hardware import Accelerator, HostPower
@@ -81,7 +81,7 @@ class HourlyPrice:
         """Paid by the hour, and kept as long as it is wanted."""
         return not self.months and self.interruptions is None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Return the price as JSON."""
         return {
             "usd_per_gpu_hour": float(self.usd_per_gpu_hour),
@@ -221,7 +221,7 @@ def hourly_price(accelerator: Accelerator, price: object = None) -> HourlyPrice:
 
 
 def read_price(
-    accelerator: Accelerator, given: Mapping[str, Any], watts: float | None
+    accelerator: Accelerator, given: Mapping[str, object], watts: float | None
 ) -> tuple[HourlyPrice, tuple[str, ...]]:
     """Read the `PRICE_KEYS` of a scenario; without any, the quote in the accelerator's file. Notes on prices besides.
 
@@ -373,7 +373,7 @@ def _terms(row: Mapping[str, str]) -> tuple[float, float | None]:
 _COLUMNS = ("name", "term", "low", "high", "source")
 
 
-def priced_names(price: object) -> Any:
+def priced_names(price: object) -> object:
     """A price, or prices by the full names of accelerators. Raises UnknownNameError for a name nobody knows."""
     if isinstance(price, (str, Path)) and str(price).endswith(".csv"):
         return {name: float(quotes[0].usd_per_gpu_hour) for name, quotes in _price_file(Path(price)).items()}
@@ -385,7 +385,7 @@ def priced_names(price: object) -> Any:
     return {load_accelerator(str(name)).value.name: usd for name, usd in price.items()}
 
 
-def price_among(price: object, accelerators: Iterable[Accelerator]) -> Any:
+def price_among(price: object, accelerators: Iterable[Accelerator]) -> object:
     """The one price of some accelerators, where it is given for all, or as `name=USD`.
 
     >>> from rooflinekit.specs import load_accelerator

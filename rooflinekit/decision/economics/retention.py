@@ -19,19 +19,19 @@ from functools import partial
 from os import PathLike
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import Any, Unpack
+from typing import Unpack
 
 from rooflinekit.decision.economics.price import quotes_of, usd_per_million
 from rooflinekit.decision.economics.token_prices import token_times
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
-from rooflinekit.estimation.options import keywords, part_of, read
+from rooflinekit.estimation.options import OwnKeywords, keywords, part_of, read
 from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, Retention
 from rooflinekit.load.answer import AskedLoad, play_load
 from rooflinekit.load.scene import kv_capacity_tokens
 from rooflinekit.model.graph.symbol import formula
 from rooflinekit.model.serving.flight import InFlight
-from rooflinekit.model.types.answer import Answer
+from rooflinekit.model.types.answer import Answer, Json
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.units import GB
@@ -103,11 +103,11 @@ class TraceAnswer(Answer):
     hit_rate: float | None
     reuse_s: dict[str, float]
     curve: tuple[tuple[float, float], ...]
-    deployment: dict[str, Any] | None
+    deployment: OwnKeywords | None
     memories: tuple[Retained, ...]
     warnings: tuple[str, ...]
 
-    def to_rows(self) -> list[dict[str, Any]]:
+    def to_rows(self) -> list[Json]:
         """The hit rate by size, and where a deployment is given by memory."""
         if self.memories:
             return [asdict(each) for each in self.memories]
@@ -185,7 +185,7 @@ def _spread(lengths: Sequence[int]) -> dict[str, float]:
 
 
 def _memories(
-    resolved: Resolved, trace: Trace, reuse: Reuse, tiers: tuple[CacheTier, ...], given: dict[str, Any]
+    resolved: Resolved, trace: Trace, reuse: Reuse, tiers: tuple[CacheTier, ...], given: OwnKeywords
 ) -> list[Retained]:
     """The accelerators of a deployment alone, then with each tier behind them; what nobody has is left out."""
     predictor, plan, replicas = resolved.predictor, resolved.plan, given.get("replicas", 1)

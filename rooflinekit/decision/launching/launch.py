@@ -15,7 +15,8 @@ from typing import Any, TypeGuard
 import yaml
 
 from rooflinekit.decision.launching.target import LaunchSetting, Target, Wish, aim, grant
-from rooflinekit.model.types.answer import Answer, plain
+from rooflinekit.estimation.options import Keywords, OwnKeywords, Value
+from rooflinekit.model.types.answer import Answer, Json, plain
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import DeploymentError, DoesNotFitError, InputError
 from rooflinekit.model.types.frozen import dataclass
@@ -357,7 +358,7 @@ class ServerPart:
     """Servers of one kind: their scenario, how many, and their place in a split or a fleet."""
 
     role: str  #: "", prefill or decode
-    scenario: Mapping[str, Any]
+    scenario: Keywords
     replicas: int
     number: int = 0  #: part of a mixed fleet, from 1; 0 if there is only one
 
@@ -427,7 +428,7 @@ class Server:
         return -(-self.replicas // self.per_host) * -(-self.gpus // self.host_gpus)
 
     @property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Json:
         """The configuration file as nested keys; empty if everything is on the command line."""
         nested: dict[str, Any] = {}
         for setting in self.settings:
@@ -465,7 +466,7 @@ class Server:
             found["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(self.side_channel + number * self.attention_replicas)
         return found
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain values for JSON."""
         settings = ("flag", "value", "because", "source")
         return {
@@ -505,7 +506,7 @@ class Launch(Answer):
         }
         return own | dict(self.extra_files)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain values for JSON."""
         return {key: plain(getattr(self, key)) for key in ("servers", "files", "notes", "warnings")}
 
@@ -593,7 +594,7 @@ def launch(  # noqa: PLR0913 - the front door: keywords that each say one thing
     candidate: int | None = None,
     replicas: int = 1,
     host_gpus: int = 8,
-    **scenario: Any,
+    **scenario: Value,
 ) -> Launch:
     """Commands and configuration files that start what a prediction is about.
 
@@ -644,12 +645,14 @@ def launch(  # noqa: PLR0913 - the front door: keywords that each say one thing
     return Launch(servers, _front_ends(servers), tuple(dict.fromkeys(notes)), tuple(warnings))
 
 
-def parts_of_plan(plan: str | PathLike[str] | Mapping[str, Any], candidate: int | None = None) -> list[ServerPart]:
+def parts_of_plan(plan: str | PathLike[str] | Mapping[str, object], candidate: int | None = None) -> list[ServerPart]:
     """The kinds of server of a plan's best candidate, or of one by its number from 1."""
     return list(_parts(*_candidate(plan, candidate)))
 
 
-def _candidate(plan: str | PathLike[str] | Mapping[str, Any], number: int | None) -> tuple[Mapping[str, Any], object]:
+def _candidate(
+    plan: str | PathLike[str] | Mapping[str, Any], number: int | None
+) -> tuple[Mapping[str, object], object]:
     """A candidate of what `rooflinekit plan --format json` wrote, the best or by its number from 1, and the traffic."""
     data: Any = plan if isinstance(plan, Mapping) else read_json(Path(plan))
     if not isinstance(data, Mapping) or not isinstance(data.get("candidates"), list):
@@ -670,7 +673,7 @@ def _candidate(plan: str | PathLike[str] | Mapping[str, Any], number: int | None
     return chosen, data.get("traffic")
 
 
-def _planned(candidate: Mapping[str, Any]) -> str | None:
+def _planned(candidate: Mapping[str, object]) -> str | None:
     """Prediction of the plan for the candidate as a whole; None if it does not say."""
     table = candidate.get("predicted")
     times = [table.get(f"{name}_ms") if isinstance(table, Mapping) else None for name in ("ttft", "tpot")]
@@ -686,7 +689,7 @@ def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _parts(candidate: Mapping[str, Any], traffic: object = None) -> Iterator[ServerPart]:
+def _parts(candidate: Mapping[str, object], traffic: object = None) -> Iterator[ServerPart]:
     """The kinds of server of a candidate; lengths and load that their scenarios leave out are those of the traffic."""
     fleet = candidate.get("fleet")
     members = [candidate] if fleet is None else fleet
@@ -710,11 +713,11 @@ def _parts(candidate: Mapping[str, Any], traffic: object = None) -> Iterator[Ser
 
 
 def _asked(
-    traffic: Mapping[str, Any], entry: Mapping[str, Any], role: str, scenario: Mapping[str, Any]
+    traffic: Mapping[str, object], entry: Mapping[str, object], role: str, scenario: Mapping[str, object]
 ) -> dict[str, Any]:
     """Lengths, and the load of one replica for a server of both prefill and decode that has no prefix cached."""
     numbers = {key: value for key, value in traffic.items() if _is_number(value)}
-    asked: dict[str, Any] = {key: max(round(numbers[name]), 1) for key, name in _LENGTHS.items() if name in numbers}
+    asked: OwnKeywords = {key: max(round(numbers[name]), 1) for key, name in _LENGTHS.items() if name in numbers}
     load = entry.get("load")
     if role or not _is_number(load) or any(key in scenario for key in (*_LOADS, "cached")):
         return asked
@@ -829,7 +832,7 @@ def _front_ends(servers: tuple[Server, ...]) -> dict[str, str]:
     return files
 
 
-def _urls(server: Server) -> dict[str, Any]:
+def _urls(server: Server) -> dict[str, object]:
     hosts = -(-server.replicas // server.per_host)
     names = ["localhost"] if hosts == 1 else [f"{server.role}-host-{number + 1}" for number in range(hosts)]
     urls = [f"{name}:{server.port + number}" for name in names for number in range(server.per_host)]

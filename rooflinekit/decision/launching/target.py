@@ -12,14 +12,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
 from rooflinekit.estimation.estimator import estimate, read_deployment, read_workload, resolve
-from rooflinekit.estimation.options import part_of, read
+from rooflinekit.estimation.options import Keywords, OwnKeywords, part_of, read
 from rooflinekit.estimation.results import Estimate, MemoryResult
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, SPECULATION_KEYS, Scenario
 from rooflinekit.model.capacity import make_memory_model
@@ -320,7 +320,7 @@ def refuse_what_no_server_does(plan: Plan, draft: Speculation | None) -> None:
             raise DeploymentError(f"{what} cannot be exported: no setting of {deployment.engine} is known for it")
 
 
-def aim(scenario: Mapping[str, Any], role: str = "", host_gpus: int = 8) -> Target:
+def aim(scenario: Keywords, role: str = "", host_gpus: int = 8) -> Target:
     """Settings of one server of a scenario (keywords of `estimate`, with `model` and `gpu`)."""
     given = {key: scenario[key] for key in ("model", "gpu") if scenario.get(key) is not None}
     given |= read(Scenario, {key: value for key, value in scenario.items() if key not in ("model", "gpu")})
@@ -360,7 +360,7 @@ def aim(scenario: Mapping[str, Any], role: str = "", host_gpus: int = 8) -> Targ
     )  # fmt: skip
 
 
-def _predicted(given: Mapping[str, Any]) -> Estimate:
+def _predicted(given: Keywords) -> Estimate:
     """The estimate; raises DoesNotFitError also under load."""
     try:
         answer = estimate(**given)
@@ -375,14 +375,14 @@ def _predicted(given: Mapping[str, Any]) -> Estimate:
     return answer
 
 
-def _planned(given: Mapping[str, Any]) -> tuple[Plan, Speculation | None]:
+def _planned(given: Keywords) -> tuple[Plan, Speculation | None]:
     """The layout, for which no times are needed, and the draft."""
     draft = Speculation.read(part_of(given, SPECULATION_KEYS))
     deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
     return resolve(given["model"], given["gpu"], deployment, "none").plan, draft
 
 
-def _fixed(given: dict[str, Any], plan: Plan, running: float) -> dict[str, Any]:
+def _fixed(given: OwnKeywords, plan: Plan, running: float) -> OwnKeywords:
     """The scenario with the engine's defaults, on which the prediction rests, said aloud."""
     rule, settings, accelerator = plan.engine.memory, plan.deployment.settings, plan.system.accelerator
     budget = settings.token_budget or (int(rule.default(rule.token_budget, accelerator)) if rule.chunked else None)
@@ -420,7 +420,7 @@ def _running(answer: Estimate) -> float:
     return float(answer.inputs["batch"] if answer.load is None else max(answer.load.running, 1.0))
 
 
-def _longest(fixed: dict[str, Any], plan: Plan, request: int) -> Estimate:
+def _longest(fixed: OwnKeywords, plan: Plan, request: int) -> Estimate:
     """The estimate with the longest sequence said: as given, else the model's own, else the request's."""
     given, most = plan.deployment.settings.max_model_len, plan.model.max_context
     if most is not None and max(request, given or 0) > most:

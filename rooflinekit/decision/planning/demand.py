@@ -434,7 +434,7 @@ def _traced(trace: Trace, given: dict[str, Any], peak: float, slo: Sequence[Obje
     return Demand(rate, None, peak * top, isl, osl, window.gap_cv, trace, span, speed)
 
 
-def _parsed(value: Any) -> Length:
+def _parsed(value: object) -> Length:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise WorkloadError(f"a length must be tokens or a distribution, not {value!r}")
     return parse_length(str(value))
@@ -606,7 +606,7 @@ def read_classes(path: str | PathLike[str], usual: str | Sequence[str]) -> tuple
     )
 
 
-def _yaml_rows(path: Path) -> dict[str, dict[str, Any]]:
+def _yaml_rows(path: Path) -> dict[str, dict[str, object]]:
     rows = read_yaml(path)
     for name, row in rows.items():
         if not isinstance(row, dict):
@@ -614,7 +614,7 @@ def _yaml_rows(path: Path) -> dict[str, dict[str, Any]]:
     return {str(name): {str(key): value for key, value in row.items()} for name, row in rows.items()}
 
 
-def _csv_rows(path: Path) -> dict[str, dict[str, Any]]:
+def _csv_rows(path: Path) -> dict[str, dict[str, object]]:
     found: dict[str, dict[str, Any]] = {}
     names, rows = text_rows(path)
     if rows and "name" not in names:
@@ -627,7 +627,7 @@ def _csv_rows(path: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _class(name: str, row: Mapping[str, Any], usual: str | Sequence[str]) -> TrafficClass:
+def _class(name: str, row: Mapping[str, object], usual: str | Sequence[str]) -> TrafficClass:
     known = options_of(RequestClass)
     said = read(RequestClass, {key: known[key].of_cell(value) if key in known else value for key, value in row.items()})
     isl, osl = (

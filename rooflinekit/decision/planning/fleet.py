@@ -66,7 +66,7 @@ class Replica:
     room: float
     kept: Kept | None = None
     _curves: dict[Any, tuple[Any, LoadCurve]] = field(default_factory=dict, repr=False, compare=False)
-    _samples: dict[Any, Samples] = field(default_factory=dict, repr=False, compare=False)
+    _samples: dict[object, Samples] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def predictor(self) -> Predictor:
@@ -357,9 +357,7 @@ def _felt(low: LoadPlay, share: float, high: LoadPlay, read: Callable[[str, floa
 
 def _spans(played: LoadPlay) -> dict[str, tuple[float, float]]:
     """Ends of the steps that TTFT and TPOT are made of, over what is expected; the front end takes what it takes."""
-    decode, prompt = (
-        (float(step.low / step.expected), float(step.high / step.expected)) for step in (played.decode, played.prompt)
-    )
+    decode, prompt = played.step_ends
     parts, tokens = played.played.first_parts, played.tokens
     weights = {
         "ttft": (parts.front_end, parts.under_way + parts.place, parts.behind + parts.prompt),

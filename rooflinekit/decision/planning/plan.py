@@ -333,7 +333,7 @@ def split_name(scenario: dict[str, Any]) -> str:
     return " ".join([*(f"{key.upper()}{n}" for key, n in degrees if n > 1 or key == "tp"), *beside])
 
 
-def deployment_name(scenario: dict[str, Any]) -> str:
+def deployment_name(scenario: dict[str, object]) -> str:
     """Split, and formats that were asked for.
 
     >>> deployment_name({"tp": 2, "weights": "fp8"})
@@ -529,7 +529,7 @@ def read_question(
     model: str | PathLike[str],
     gpus: str | Sequence[str],
     slo: str | Sequence[str],
-    scenario: Mapping[str, Any],
+    scenario: Mapping[str, object],
     progress: Progress | None = None,
 ) -> PlanQuestion:
     """Read what a plan is asked.
@@ -594,7 +594,7 @@ def read_question(
     )
 
 
-def _drafts(model: Model, given: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _drafts(model: Model, given: dict[str, object]) -> Iterator[dict[str, Any]]:
     """Drafts that are tried beside none: the one asked for, else the MTP layers of the checkpoint."""
     told = part_of(given, ("draft_tokens", "acceptance"))
     draft = given.get("draft", "mtp" if model.mtp_layers else "none")
@@ -606,7 +606,7 @@ def _drafts(model: Model, given: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield choice
 
 
-def _listed(key: str, value: Any) -> tuple[Any, ...]:
+def _listed(key: str, value: object) -> tuple[Any, ...]:
     """One or several; counts are checked."""
     several = tuple(value) if isinstance(value, (list, tuple)) else (value,)
     if not several:

@@ -185,7 +185,7 @@ class _Rollout:
 
 
 def plan_rollout(
-    answers: int, model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **scenario: Any
+    answers: int, model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **scenario: object
 ) -> RolloutPlan:
     """Time and GPU-hours of a training step with so many answers.
 

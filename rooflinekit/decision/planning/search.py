@@ -257,6 +257,16 @@ class Found:
     near: list[tuple[Near, ...]] = field(default_factory=list)  #: objectives that fail without waiting, by deployment
     notes: list[str] = field(default_factory=list)
     interrupted: bool = False
+    _sized: dict[tuple[int, float], tuple[Option, Option]] = field(default_factory=dict)
+
+    def sized(self, option: Option, question: PlanQuestion, deviations: float) -> Option:
+        """An option with as many replicas as another place of the interval takes; kept."""
+        if option.deviations == deviations:
+            return option
+        key = id(option), deviations
+        if key not in self._sized:  # holds the option, so that no other has its id
+            self._sized[key] = option, option.sized(question.demand, question.slo, question.reserve, deviations)
+        return self._sized[key][1]
 
 
 def search(question: PlanQuestion, found: Found | None = None) -> Found:
@@ -325,7 +335,7 @@ def longest_admitted(model: Model, demand: Demand, found: Found) -> int | None:
 
 
 def _laid_out(
-    question: PlanQuestion, gpu: str, base: dict[str, Any], chosen: list[Split], found: Found
+    question: PlanQuestion, gpu: str, base: dict[str, object], chosen: list[Split], found: Found
 ) -> Iterator[Replica]:
     """Every split that exists and holds the model, with default settings."""
     for split in chosen:
@@ -373,7 +383,7 @@ def _beaten(question: PlanQuestion, base: Replica, found: Found) -> bool:
 
     At the confidence asked for and at expected times, with each draft and exchange of experts, and without.
     """
-    demand, slo, rank = question.demand, question.slo, question.tariff.rank
+    demand, rank = question.demand, question.tariff.rank
     sure = _sureness(question, base)
     own = [each for each in _known(question, base, found) if each.kind == "aggregated"]
     if not own or demand.closed or demand.prefixes is not None or question.tariff.saves is not None or question.course:
@@ -382,10 +392,7 @@ def _beaten(question: PlanQuestion, base: Replica, found: Found) -> bool:
     known: dict[int, Replica | None] = {-1: base}
     others = (*question.space.drafts, *(EXCHANGES if base.scenario.get("ep", 1) > 1 else ()))
     for deviations in {sure, 0.0}:
-        same = (
-            each if each.deviations == deviations else each.sized(demand, slo, question.reserve, deviations)
-            for each in own
-        )
+        same = (found.sized(each, question, deviations) for each in own)
         fewer = bisect_left(
             range(1, _CLUSTER // base.gpus + 1),
             min(map(rank, same)),

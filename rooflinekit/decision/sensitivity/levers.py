@@ -38,7 +38,7 @@ from rooflinekit.decision.sensitivity.moves import (
     weaker,
 )
 from rooflinekit.estimation.estimator import image_inputs, read_deployment, read_workload, resolve, shown
-from rooflinekit.estimation.options import keywords, part_of, quantity, read
+from rooflinekit.estimation.options import Keywords, OwnKeywords, keywords, part_of, quantity, read
 from rooflinekit.estimation.results import about, shares_by_cause
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, SPECULATION_KEYS, WORKLOAD_KEYS, LeversOptions
 from rooflinekit.estimation.traffic import read_load
@@ -48,7 +48,7 @@ from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.serving.energy import static_power
 from rooflinekit.model.timing.calibrated import BORROWED, FamilyFit, Fits
 from rooflinekit.model.timing.forms import parameters
-from rooflinekit.model.types.answer import DeploymentAnswer
+from rooflinekit.model.types.answer import DeploymentAnswer, Json
 from rooflinekit.model.types.batch import Batch, positive
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.frozen import dataclass
@@ -484,12 +484,12 @@ class Levers(DeploymentAnswer):
         """True if its times rest on weaker evidence than the present ones."""
         return weaker(made.evidence, self.evidence)
 
-    def to_rows(self) -> list[dict[str, Any]]:
+    def to_rows(self) -> list[Json]:
         """The moves, one flat row each."""
         return [each.to_row() for each in self.moves]
 
 
-def checked(scenario: Mapping[str, Any]) -> dict[str, Any]:
+def checked(scenario: Keywords) -> OwnKeywords:
     """The keywords that were given. Raises InputError for one nobody knows, or two that exclude each other."""
     given = read(LeversOptions, scenario)
     for key in ("batch", "context"):
@@ -528,7 +528,7 @@ def _listed(given: object, name: str) -> tuple[str, ...]:
 
 
 def _priced(
-    predictor: Predictor, given: dict[str, Any], work: Workload
+    predictor: Predictor, given: dict[str, object], work: Workload
 ) -> tuple[HourlyPrice | None, dict[str, float | None], list[str]]:
     """The present hour and that of every accelerator to try, like for like, and what to say about them."""
     own, asked = predictor.plan.system.accelerator, _accelerators(given.get("gpus"))

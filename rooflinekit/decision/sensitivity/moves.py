@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rooflinekit.decision.sensitivity.ranking import rank
 from rooflinekit.estimation.estimator import question_of, resolve
 from rooflinekit.estimation.notes import memory_remarks, said
+from rooflinekit.estimation.options import OwnKeywords
 from rooflinekit.estimation.results import Estimate
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.serving.energy import static_power
@@ -239,9 +240,9 @@ class MoveResult:
     ratio: dict[str, float | None] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()  #: what a user should hear about it that is not true of the present deployment
     evidence: str | None = None  #: what its times rest on
-    changes: dict[str, Any] = field(default_factory=dict)
+    changes: OwnKeywords = field(default_factory=dict)
 
-    def to_row(self) -> dict[str, Any]:
+    def to_row(self) -> dict[str, object]:
         """One flat row; empty cells where it is not possible."""
         head = {"move": self.move, "option": self.option, "possible": self.possible}
         ratios = {f"{name}_ratio": self.ratio.get(name) for name in MEASURES}
@@ -257,7 +258,7 @@ Tried = tuple[MoveResult, tuple[Setting, ...]]
 
 
 def move(
-    name: str, changes: dict[str, Any], caveat: str, *settings: Setting, needs: str = "", option: str | None = None
+    name: str, changes: OwnKeywords, caveat: str, *settings: Setting, needs: str = "", option: str | None = None
 ) -> Tried:
     """One change; `needs`: why it is not possible; option: what the command line calls it, where it is no option."""
     words = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in changes.items())
@@ -534,7 +535,7 @@ class Advice(Plain):
     metric: str
     move: str
     option: str
-    changes: dict[str, Any]
+    changes: OwnKeywords
     change: float
     ratio: dict[str, float | None]
     needs: tuple[str, ...]

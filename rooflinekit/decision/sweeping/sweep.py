@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -27,7 +27,7 @@ from rooflinekit.decision.sweeping.tables import FAULT, KeptPieces, ParquetTable
 from rooflinekit.decision.sweeping.workbook import ScenarioSheet, read_sheet
 from rooflinekit.estimation.frames import INPUT_COLUMNS
 from rooflinekit.estimation.frames.evaluate import Resolutions, answer_table
-from rooflinekit.estimation.options import OptionRow, options_of, part_of
+from rooflinekit.estimation.options import Keywords, OptionRow, Value, options_of, part_of
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS, SimulationOptions
 from rooflinekit.model.power import plug_power
 from rooflinekit.model.types.batch import positive, whole_number
@@ -126,10 +126,10 @@ def simulate_frame(scenarios: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([scenarios, results.astype(kinds)], axis=1)
 
 
-def _row(scenario: dict[Any, Any]) -> dict[str, Any]:
+def _row(scenario: Mapping[Hashable, object]) -> dict[str, object]:
     given = {str(key): plain for key, cell in scenario.items() if (plain := _told(str(key), cell)) is not None}
-    known: Any = part_of(given, _OPTIONS)
-    empty: dict[str, Any] = dict.fromkeys(_NUMBERS, np.nan) | dict.fromkeys(SIMULATED_COLUMNS[len(_NUMBERS) :], "")
+    known = part_of(given, _OPTIONS)
+    empty: dict[str, object] = dict.fromkeys(_NUMBERS, np.nan) | dict.fromkeys(SIMULATED_COLUMNS[len(_NUMBERS) :], "")
     empty["version"] = __version__
     try:
         if "model" not in given:
@@ -139,11 +139,11 @@ def _row(scenario: dict[Any, Any]) -> dict[str, Any]:
         return empty | {"error": str(error)}
     if outcome.interrupted:  # the sweep is, with this row unanswered
         raise KeyboardInterrupt
-    row: dict[str, Any] = {"gpus": np.nan} | outcome.to_row()
+    row: dict[str, object] = {"gpus": np.nan} | outcome.to_row()
     return empty | {name: np.nan if row[name] is None else row[name] for name in SIMULATED_COLUMNS if name != "error"}
 
 
-def _told(key: str, cell: Any) -> Any:
+def _told(key: str, cell: Any) -> object:
     """A cell as `simulate` takes it: empty ones None, NumPy's numbers Python's, texts that are numbers read."""
     if cell is None or (not isinstance(cell, (str, list, tuple)) and pd.isna(cell)):
         return None
@@ -226,7 +226,7 @@ _SLACK = 1e-9  # of a step: the end of a range is in it, whatever decimals lose
 _MOST = 10**9
 
 
-def parse_axis(text: str, name: str, option: OptionRow | None = None) -> list[Any]:
+def parse_axis(text: str, name: str, option: OptionRow | None = None) -> list[object]:
     """Read the values of one input.
 
     `1,2,8` lists; `1:4` is 1, 2, 3, 4; `0:100:25` has steps of 25; `4:64*2` doubles. Both ends are in a range if its
@@ -238,9 +238,9 @@ def parse_axis(text: str, name: str, option: OptionRow | None = None) -> list[An
     >>> parse_axis("bf16,fp8", "kv"), parse_axis("0.5:1.5:0.5", "rate"), parse_axis("default,8000", "context")
     (['bf16', 'fp8'], [0.5, 1.0, 1.5], [None, 8000])
     """
-    values: list[Any] = []
+    values: list[Value] = []
 
-    def read(word: str) -> Any:
+    def read(word: str) -> Value:
         plain = _value(word)
         if not isinstance(plain, str) or option is None or option.kind not in ("count", "number", "length"):
             return plain
@@ -258,7 +258,7 @@ def parse_axis(text: str, name: str, option: OptionRow | None = None) -> list[An
     return values
 
 
-def _value(word: str) -> Any:
+def _value(word: str) -> object:
     if word.lower() == "default":
         return None
     for kind in (int, float):
@@ -270,7 +270,7 @@ def _value(word: str) -> Any:
     return word
 
 
-def _range(word: str, name: str, read: Callable[[str], Any]) -> list[int | float]:
+def _range(word: str, name: str, read: Callable[[str], Value]) -> list[int | float]:
     start_text, _, rest = word.partition(":")
     geometric = "*" in rest
     end_text, _, step_text = rest.partition("*" if geometric else ":")
@@ -304,10 +304,10 @@ class Grid:
     {'model': ['gpt2', 'gpt2'], 'batch': [1, 2], 'isl': [128, 64]}
     """
 
-    axes: tuple[tuple[str, tuple[Any, ...]], ...]
+    axes: tuple[tuple[str, tuple[Value, ...]], ...]
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Grid:
+    def of(cls, given: Keywords) -> Grid:
         """Read keywords: a list, tuple, range, array or Series is an axis, anything else one value."""
         grid = cls(tuple((name, _values(name, value)) for name, value in given.items()))
         if grid.rows > _MOST:
@@ -338,7 +338,7 @@ class Grid:
         return (partial(self.frame, first, min(first + size, stop)) for first in range(start, stop, size))
 
 
-def _values(name: str, given: Any) -> tuple[Any, ...]:
+def _values(name: str, given: Value) -> tuple[Value, ...]:
     several = isinstance(given, Iterable) and not isinstance(given, (str, bytes, PathLike, Mapping))
     values = tuple(given) if several else (given,)
     if not values:
@@ -346,14 +346,14 @@ def _values(name: str, given: Any) -> tuple[Any, ...]:
     return tuple(_cell(value) for value in values)
 
 
-def _cell(value: Any) -> Any:
+def _cell(value: object) -> object:
     """A path as text; a list within a list (acceptance by place) as the text that tables have."""
     if isinstance(value, PathLike):
         return str(value)
     return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else value
 
 
-def _column(values: tuple[Any, ...]) -> Any:
+def _column(values: tuple[object, ...]) -> Any:
     """Values of one kind; numbers beside texts become texts, which are read as numbers again."""
     mixed = len({isinstance(value, str) for value in values if value is not None}) > 1
     return pd.Series([None if value is None else str(value) for value in values] if mixed else list(values)).array
@@ -385,7 +385,7 @@ def open_table(name: str, sheet: str | None = None) -> Table:
     return ParquetTable(name) if kind == ".parquet" else TextTable(name)
 
 
-def identity(name: str) -> list[Any]:
+def identity(name: str) -> list[object]:
     """Identity of a file's content: its name, size and time."""
     if name == "-":
         raise InputError("--resume cannot go on with standard input; write the scenarios to a file")
@@ -433,7 +433,7 @@ class Means:
     kept: KeptPieces | None = None
 
 
-def sweep(model: Any, *, simulate: bool = False, pareto: str | None = None, **scenario: Any) -> pd.DataFrame:
+def sweep(model: object, *, simulate: bool = False, pareto: str | None = None, **scenario: Value) -> pd.DataFrame:
     """Answer every combination of the values given.
 
     Args:

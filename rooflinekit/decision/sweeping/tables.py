@@ -126,7 +126,7 @@ class TextTable(_Table):
         table: pd.DataFrame = self._read()
         return table
 
-    def _lines(self, **how: Any) -> Iterator[pd.DataFrame]:
+    def _lines(self, **how: object) -> Iterator[pd.DataFrame]:
         with self._read(chunksize=_STEP, skip_blank_lines=False, **how) as reader:
             while (part := self._checked(lambda: next(reader, None))) is not None:
                 yield part

@@ -160,7 +160,7 @@ class _SheetReader:
         """Rows with an input of their own, merged cells filled in."""
         numbers, kept = [], []
         corners = {(area.top, area.left): area for area in self.merged}
-        covering: dict[tuple[int, int], Any] = {}  # cells below and beside the first of merged ones, and its value
+        covering: dict[tuple[int, int], object] = {}  # cells below and beside the first of merged ones, and its value
         sheet.reset_dimensions()
         for number, cells in enumerate(sheet.iter_rows(values_only=True), 1):
             self.width = max(self.width, len(cells))
@@ -211,7 +211,7 @@ class _SheetReader:
         return faults
 
 
-def _said(cells: tuple[Any, ...], place: int) -> bool:
+def _said(cells: tuple[object, ...], place: int) -> bool:
     return place < len(cells) and cells[place] is not None and str(cells[place]).strip() != ""
 
 
@@ -225,7 +225,7 @@ def _different(headers: list[str]) -> list[object]:
     return found
 
 
-def _column(cells: list[Any]) -> pd.Series[Any]:
+def _column(cells: list[object]) -> pd.Series[Any]:
     """Numbers as numbers, truth values as such, anything else, and a mixture, as text; dates as dates are written."""
     kinds = {type(cell) for cell in cells if cell is not None}
     if kinds <= {int, float} or kinds == {bool}:
@@ -235,7 +235,7 @@ def _column(cells: list[Any]) -> pd.Series[Any]:
     return pd.Series([None if cell is None else _text(cell) for cell in cells], dtype="str")
 
 
-def _text(cell: Any) -> str:
+def _text(cell: object) -> str:
     if isinstance(cell, (datetime, date, time)):
         return cell.isoformat().removesuffix("T00:00:00")
     return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
@@ -283,7 +283,7 @@ def _entry(member: zipfile.ZipInfo) -> zipfile.ZipInfo:
 
 def _results(
     sheet: ScenarioSheet, answers: Iterable[pd.DataFrame], interrupted: list[bool]
-) -> Iterator[tuple[int, tuple[Any, ...]]]:
+) -> Iterator[tuple[int, tuple[object, ...]]]:
     """Rows of the sheet with their new cells, the header first; where this was interrupted is said."""
     names: tuple[str, ...] = ()
     try:
@@ -311,7 +311,9 @@ def _cell(place: str, p: str, value: Any) -> str:
     return f'<{p}c r="{place}" t="inlineStr"><{p}is><{p}t xml:space="preserve">{text}</{p}t></{p}is></{p}c>'
 
 
-def _copy_rows(source: IO[bytes], target: IO[bytes], cells: Iterator[tuple[int, tuple[Any, ...]]], width: int) -> None:
+def _copy_rows(
+    source: IO[bytes], target: IO[bytes], cells: Iterator[tuple[int, tuple[object, ...]]], width: int
+) -> None:
     """Copy the sheet's XML, row by row, with the new cells right of `width` columns."""
     from openpyxl.utils import get_column_letter  # type: ignore[import-untyped,unused-ignore]  # noqa: PLC0415
 

@@ -31,7 +31,7 @@ from rooflinekit.estimation.frames.columns import (
 )
 from rooflinekit.estimation.loaded import load_memory, load_notes, load_result
 from rooflinekit.estimation.notes import Remark, limit_remarks, memory_remarks
-from rooflinekit.estimation.options import options_of, part_of, read
+from rooflinekit.estimation.options import OwnKeywords, options_of, part_of, read
 from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import (
     DEPLOYMENT_KEYS,
@@ -125,7 +125,7 @@ class RowGroup:
     fixed: the cells that they share, empty ones left out.
     """
 
-    fixed: dict[str, Any]
+    fixed: OwnKeywords
     rows: Rows
     loaded: bool
 
@@ -223,7 +223,7 @@ class Resolutions:
     def __init__(self) -> None:
         self._known: dict[tuple[tuple[str, Any], ...], Resolved | RooflinekitError] = {}
 
-    def of(self, fixed: dict[str, Any]) -> Resolved:
+    def of(self, fixed: OwnKeywords) -> Resolved:
         """The predictor of a group; raises InputError (and its kinds) for what makes no sense."""
         key = tuple(sorted(fixed.items()))
         if key not in self._known:
@@ -237,7 +237,7 @@ class Resolutions:
         return found
 
 
-def _resolve(fixed: dict[str, Any]) -> Resolved:
+def _resolve(fixed: dict[str, object]) -> Resolved:
     if "model" not in fixed:
         raise InputError("model is empty")
     given = {key: _OPTIONS[key].of_cell(cell) if key in _OPTIONS else cell for key, cell in fixed.items()}
@@ -409,7 +409,7 @@ class _AnsweredTable:
         return pd.concat([self.scenarios, numbers, pd.DataFrame(ends, index=index, copy=False)], axis=1)
 
 
-def _truth(holds: Any, known: Array) -> Any:
+def _truth(holds: Any, known: Array) -> object:
     """Truth values, missing where a number is."""
     return pd.arrays.BooleanArray(holds, np.isnan(known))
 

@@ -99,7 +99,7 @@ def fit_form(rows: Measured, system: System, prior: Prior | None = None, start: 
     return replace(best, frozen=tuple(frozen))
 
 
-def _chosen(form: TimeForm) -> dict[str, Any]:
+def _chosen(form: TimeForm) -> dict[str, object]:
     return {name: getattr(form, name) for name, bound in parameters(form).items() if bound.choices}
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -49,6 +49,7 @@ from rooflinekit.specs.places import check_file
 
 if TYPE_CHECKING:
     import pandas as pd
+    from numpy.typing import NDArray
 
 
 _LATENT = "deepseek-v3"
@@ -78,11 +79,11 @@ def layer_rows(table: pd.DataFrame, operation: str, system: System, calibration:
     return Measured("sparse_attention", (one,), (len(time),), time, np.asarray(group, np.intp))
 
 
-def _joined(kernels: list[Kernel], places: list[Any]) -> Kernel:
+def _joined(kernels: list[Kernel], places: list[NDArray[np.intp]]) -> Kernel:
     """Kernels of one format as one, each with its places among the rows."""
     order, sizes = np.argsort(np.concatenate(places)), [len(each) for each in places]
 
-    def rows(parts: list[Any]) -> Array:
+    def rows(parts: list[Numeric]) -> Array:
         return np.concatenate([np.broadcast_to(part, (n,)) for part, n in zip(parts, sizes, strict=True)])[order]
 
     def columns(parts: list[Any]) -> dict[str, Array]:
@@ -110,7 +111,7 @@ def _layer(rows: pd.DataFrame, stated: dict[str, Any], system: System, calibrati
     return added(kernels, parse_dtype(str(rows["dtype"].iloc[0])), phase, system, calibration)
 
 
-def _whole(name: str, stated: dict[str, Any]) -> tuple[int, Mixer]:
+def _whole(name: str, stated: dict[str, object]) -> tuple[int, Mixer]:
     """Residual width, and the layer of a model of these dimensions, as its indexer is used."""
     own = table_of(__file__).get(name)
     if own:
@@ -251,16 +252,20 @@ _PLAIN = ("balanced", "random", "greedy", "plain")
 """Variants that go without saying."""
 
 
+Row: TypeAlias = Mapping[str, Any]
+"""A line of a measurement file; `read_measurements` has checked what all have."""
+
+
 @dataclass(frozen=True)
 class Measurements:
     """One run. `ending` is "complete", "budget" (time was up), "interrupted", or "" for a run that was killed."""
 
     path: Path
-    header: Mapping[str, Any]
-    rows: tuple[Mapping[str, Any], ...]
+    header: Row
+    rows: tuple[Row, ...]
     ending: str
 
-    def of(self, op: str) -> tuple[Mapping[str, Any], ...]:
+    def of(self, op: str) -> tuple[Row, ...]:
         """The measured rows of one operation."""
         return tuple(row for row in self.rows if row["op"] == op and row["status"] == "ok")
 
@@ -300,13 +305,13 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
     return (line for _, line in json_lines(path, takewhile(lambda line: line.endswith("\n"), lines)))
 
 
-def _check_types(where: str, line: Mapping[str, Any], known: Mapping[str, type]) -> None:
+def _check_types(where: str, line: Mapping[str, object], known: Mapping[str, type]) -> None:
     for name, kind in known.items():
         if not isinstance(line.get(name), kind):
             raise SpecError(f"{where}: {name} = {line.get(name)!r} is not a {kind.__name__}")
 
 
-def _check_row(where: str, row: Mapping[str, Any]) -> None:
+def _check_row(where: str, row: Row) -> None:
     _check_types(where, row, _ROW)
     if row["status"] not in STATUSES:
         raise SpecError(f"{where}: status {row['status']!r} is not one of {', '.join(STATUSES)}")
@@ -322,7 +327,7 @@ def _check_row(where: str, row: Mapping[str, Any]) -> None:
         _check_step(where, row)
 
 
-def _check_step(where: str, row: Mapping[str, Any]) -> None:
+def _check_step(where: str, row: Mapping[str, object]) -> None:
     _check_types(where, row, {"model": str, "mode": str, "dtype": str, "phase": str})
     if row["phase"] not in ("prefill", "decode"):
         raise SpecError(f"{where}: phase {row['phase']!r} is not one of prefill, decode")
@@ -347,7 +352,7 @@ def kernel_tables(found: Measurements) -> Iterator[tuple[str, pd.DataFrame]]:
     header = {"engine_version": found.header["engine_version"]}
     named = {"gpu": found.header["device"]["name"], "residency": "cold"}
     for operation in OPERATIONS:
-        best: dict[str, Mapping[str, Any]] = {}
+        best: dict[str, Row] = {}
         for whole in found.of(operation):
             for engine in str(whole.get("engine", found.header["engine"])).split("+"):
                 row = {**header, **whole, "engine": engine}

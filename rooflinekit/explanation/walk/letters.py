@@ -7,7 +7,9 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import TypeAlias
+
+from rooflinekit.model.types.numeric import Numeric
 
 Monomial: TypeAlias = "frozenset[tuple[str, int]]"  # letters and their powers
 Terms: TypeAlias = "frozenset[tuple[Monomial, float]]"  # products of letters, each with its factor
@@ -45,12 +47,12 @@ class Lettered(float):
     terms: Terms
 
     @classmethod
-    def of(cls, name: str, value: float) -> Any:
+    def of(cls, name: str, value: float) -> float:
         """One letter, or a text that stands as one factor."""
         return cls.made(value, {frozenset({(name, 1)}): 1.0})
 
     @classmethod
-    def made(cls, value: float, terms: Mapping[Monomial, float]) -> Any:
+    def made(cls, value: float, terms: Mapping[Monomial, float]) -> float:
         """A number with its terms, or a plain one where no letter is left."""
         number = cls(value)
         number.terms = frozenset((letters, factor) for letters, factor in terms.items() if factor)
@@ -59,45 +61,45 @@ class Lettered(float):
     def __index__(self) -> int:
         return int(self)
 
-    def __neg__(self) -> Any:
+    def __neg__(self) -> float:
         return self * -1.0
 
-    def __add__(self, other: float) -> Any:
+    def __add__(self, other: float) -> float:
         terms = Counter(dict(self.terms))
         terms.update(dict(_terms(other)))
         return Lettered.made(float(self) + float(other), terms)
 
-    def __sub__(self, other: float) -> Any:
+    def __sub__(self, other: float) -> float:
         return self + -other
 
-    def __rsub__(self, other: float) -> Any:
+    def __rsub__(self, other: float) -> float:
         return -self + other
 
-    def __mul__(self, other: Any) -> Any:
+    def __mul__(self, other: object) -> float:
         if not isinstance(other, (int, float)):
             return NotImplemented
         return Lettered.made(float(self) * float(other), _multiplied(self.terms, _terms(other)))
 
-    def __truediv__(self, other: float) -> Any:
+    def __truediv__(self, other: float) -> float:
         return _quotient(self, other)
 
-    def __rtruediv__(self, other: float) -> Any:
+    def __rtruediv__(self, other: float) -> float:
         return _quotient(other, self)
 
-    def __floordiv__(self, other: float) -> Any:
+    def __floordiv__(self, other: float) -> float:
         return _floored(self, other)
 
-    def __rfloordiv__(self, other: float) -> Any:
+    def __rfloordiv__(self, other: float) -> float:
         return _floored(other, self)
 
-    def __pow__(self, power: float, mod: None = None) -> Any:
+    def __pow__(self, power: float, mod: None = None) -> float:
         return self * self if power == 2 else float(self) ** power
 
     __radd__ = __add__
     __rmul__ = __mul__
 
 
-def _terms(number: float) -> Terms:
+def _terms(number: Numeric) -> Terms:
     return number.terms if isinstance(number, Lettered) else frozenset({(_ONE, float(number))})
 
 
@@ -113,7 +115,7 @@ def _multiplied(first: Terms, second: Terms) -> dict[Monomial, float]:
     return product
 
 
-def _quotient(first: float, second: float) -> Any:
+def _quotient(first: float, second: float) -> float:
     value, above, below = float(first) / float(second), _terms(first), _terms(second)
     if above == below:
         return value
@@ -124,7 +126,7 @@ def _quotient(first: float, second: float) -> Any:
     return Lettered.made(value, _multiplied(above, inverse))
 
 
-def _floored(first: float, second: float) -> Any:
+def _floored(first: float, second: float) -> float:
     value, whole = float(first) // float(second), _quotient(first, second)
     if value == float(whole):
         return whole
@@ -133,7 +135,7 @@ def _floored(first: float, second: float) -> Any:
     return Lettered.of(f"floor({written(whole)})", value)
 
 
-def ceiling(number: float) -> Any:
+def ceiling(number: Numeric) -> Numeric:
     """Rounded up.
 
     >>> written(ceiling(Lettered.of("A", 6.5)))
@@ -142,7 +144,7 @@ def ceiling(number: float) -> Any:
     return number if number == int(number) else Lettered.of(f"ceil({written(number)})", math.ceil(number))
 
 
-def written(number: float) -> str:
+def written(number: Numeric) -> str:
     """The formula of a number, or the number where it has none.
 
     >>> written(Lettered.of("tp", 2.0) - 1.0), written(6.0)

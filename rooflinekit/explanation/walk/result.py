@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rooflinekit.model.types.answer import Answer, Plain, plain_fields
+from rooflinekit.model.types.answer import Answer, Json, Plain, plain_fields
 from rooflinekit.model.types.frozen import dataclass, fields
 
 
@@ -111,7 +111,7 @@ class Stop(Plain):
         for tensor in (*self.outputs, *self.weights):
             yield from tensor.symbols
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Return the stop as JSON: its work beside the rest."""
         data = plain_fields(self)
         work: dict[str, Any] = data.pop("work")
@@ -133,7 +133,7 @@ class WalkSection(Plain):
         """Work of one time."""
         return sum((stop.work for stop in self.stops), Work())
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Return the section as JSON, with the work of one time."""
         data = plain_fields(self)
         return data | {"total_once": self.work.to_dict(), "steps": data.pop("stops")}
@@ -154,7 +154,7 @@ class Phase(Plain):
         """Work of the whole step, all layers."""
         return sum((section.work.times(section.count) for section in self.sections), Work())
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Return the phase as JSON, with the work of the whole step."""
         return plain_fields(self) | {"total": self.work.to_dict()}
 
@@ -172,7 +172,7 @@ class Walk(Answer):
     ridge: float  #: FLOP that the accelerator does in the time of one byte, in the stream's format
     warnings: tuple[str, ...]
 
-    def to_rows(self) -> list[dict[str, Any]]:
+    def to_rows(self) -> list[Json]:
         """One flat row for every tensor made; the work stands with the first tensor of its stop."""
         return [
             {"phase": phase.name, "section": section.title, "count": section.count, "step": stop.name,

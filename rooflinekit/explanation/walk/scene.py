@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import is_dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from rooflinekit.explanation.walk.letters import Lettered, ceiling, substitute, written
 from rooflinekit.explanation.walk.prompts import PhaseName, Prompts
@@ -26,6 +26,7 @@ from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.frozen import dataclass, fields, replace
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.model import Attention, DenseFFN, MixtureOfExperts, Model
+from rooflinekit.model.types.numeric import Numeric
 
 _DEGREES = {
     "tp": "ranks that share each layer; this is one of them",
@@ -48,7 +49,7 @@ class WalkScene:
     limited: bool = False  #: whether tokens of this layer do not see all keys
     later: list[Stop] = dataclasses.field(default_factory=list)  #: stops of an operation that lie behind the next one's
 
-    def letter(self, name: str, value: Any, meaning: str) -> Any:
+    def letter(self, name: str, value: Numeric, meaning: str) -> float:
         """A number with a letter; one that is worth something else already gets another name."""
         number = float(value)
         while name in self.symbols and self.symbols[name].value != number:
@@ -90,17 +91,17 @@ class WalkScene:
         hidden = self.letter("D", shard.hidden, "residual width")
         return replace(shard, hidden=hidden, deployment=replace(shard.deployment, **degrees))
 
-    def format(self, dtype: Dtype) -> Any:
+    def format(self, dtype: Dtype) -> Dtype:
         """A number format whose bytes of an element are a letter."""
         stream = dtype is self.plan.precision.stream
         meaning = f"of the residual stream ({dtype})" if stream else f"in {dtype}, scales included"
         name = "b" if stream else dtype.symbol
         lettered: Any = _Other(dtype, bytes=self.letter(name, dtype.bytes, f"bytes of an element {meaning}"))
         lettered.widened = lettered if dtype.is_wide else self.format(dtype.widened)
-        return lettered
+        return cast("Dtype", lettered)
 
     @cached_property
-    def step(self) -> Any:
+    def step(self) -> _RankStep:
         """The engine step, as kernels take it."""
         step, split = self.plan.seen(self.prompts.batch(self.phase)), self.shard.deployment
         (phase,) = step.batch.phases
@@ -113,19 +114,19 @@ class WalkScene:
             split.dp * split.cp * step.batch.filled,
             split.cp,
             step.token_budget,
-            self,
+            scene=self,
         )
 
     @property
-    def sequences(self) -> Any:
+    def sequences(self) -> _Sequences:
         """Sequences of this phase."""
-        return self.step.batch.phases[0]
+        return cast("_Sequences", self.step.batch.phases[0])
 
     def operation(self, op: Any) -> Any:
         """The operation with letters for the formats that it stores, and for what routing comes to."""
         if isinstance(op, IndexScores):  # compares its format with others
             return op
-        changes: dict[str, Any] = {}
+        changes: dict[str, object] = {}
         for name, value in _values(op).items():
             if isinstance(value, Dtype):
                 changes[name] = self.format(value)
@@ -135,7 +136,7 @@ class WalkScene:
                 changes[name] = self.operation(value)
         return replace(op, **changes)
 
-    def _fullest(self, routing: Routing, tokens: Any) -> tuple[Any, Any]:
+    def _fullest(self, routing: Routing, tokens: Numeric) -> tuple[Numeric, float]:
         """Rows that come to the fullest rank, and experts that they touch."""
         plain = replace(routing, **{name: int(getattr(routing, name)) for name in ("experts", "top_k", "ranks")})
         rows, touched = plain.fullest(float(tokens))
@@ -160,7 +161,7 @@ class WalkScene:
         return Work(*(sum(getattr(kernel, each.name) for kernel in kernels) for each in fields(Work)))
 
     @property
-    def tokens(self) -> tuple[Any, ...]:
+    def tokens(self) -> tuple[Numeric, ...]:
         """Axes of new tokens: S, B and S, or N where they are packed or shared."""
         if self.prompts.packed:
             return (self.step.tokens,)
@@ -169,7 +170,7 @@ class WalkScene:
         return self._batched(new) if self.step.context_ranks == 1 else (self.step.tokens,)
 
     @property
-    def cached(self) -> tuple[Any, ...]:
+    def cached(self) -> tuple[Numeric, ...]:
         """Axes of tokens in the cache: T, B and T, or C packed; ranks that share a context hold a part each."""
         phase, ranks = self.sequences, self.step.context_ranks
         if self.prompts.packed:
@@ -180,10 +181,10 @@ class WalkScene:
         keys = self.letter("T", phase.past + phase.new, "keys of a sequence, the new ones included")
         return self._batched(keys / ranks)
 
-    def _batched(self, tokens: Any) -> tuple[Any, ...]:
+    def _batched(self, tokens: Numeric) -> tuple[Numeric, ...]:
         return (tokens,) if self.prompts.count == 1 else (self.sequences.sequences, tokens)
 
-    def scores(self, *heads: Any) -> tuple[Any, ...]:
+    def scores(self, *heads: Numeric) -> tuple[Numeric, ...]:
         """Axes of a table of queries against keys; a packed one has a block for each sequence and nothing between."""
         few = self.phase == "decode" and self.limited
         if self.prompts.packed or self.step.context_ranks > 1:
@@ -202,12 +203,12 @@ class WalkScene:
         phase = self.sequences
         return float(phase.total(phase.new * (phase.past + phase.new)))
 
-    def tensor(self, name: str, *axes: Any, dtype: Dtype | str | None = None) -> Tensor:
+    def tensor(self, name: str, *axes: Numeric, dtype: Dtype | str | None = None) -> Tensor:
         """A tensor by its axes; in the stream's format unless said otherwise."""
         axes = tuple(map(ceiling, axes))
         return Tensor(name, tuple(map(written, axes)), tuple(map(int, axes)), str(dtype or self.plan.precision.stream))
 
-    def out(self, name: str, *axes: Any, dtype: Dtype | str | None = None) -> Tensor:
+    def out(self, name: str, *axes: Numeric, dtype: Dtype | str | None = None) -> Tensor:
         """A tensor of the new tokens."""
         return self.tensor(name, *self.tokens, *axes, dtype=dtype)
 
@@ -269,10 +270,10 @@ def _values(value: Any) -> dict[str, Any]:
 class _Other:
     """Something, but for some of what it says."""
 
-    def __init__(self, of: Any, **other: Any) -> None:
+    def __init__(self, of: object, **other: object) -> None:
         self.of, self.__dict__ = of, {**self.__dict__, "of": of, **other}
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self.of, name)
 
 
@@ -280,14 +281,14 @@ class _Other:
 class _RankStep(Step):
     """A step whose own tokens and rows are letters where ranks share a context."""
 
-    scene: Any = None
+    scene: WalkScene = dataclasses.field(kw_only=True)
 
-    def own(self, phase: Sequences) -> Any:
+    def own(self, phase: Sequences) -> Numeric:
         own = super().own(phase)
         return own if self.context_ranks == 1 else self.scene.letter("N", own, "new tokens that this rank computes")
 
     @cached_property
-    def rows(self) -> Any:
+    def rows(self) -> Numeric:
         rows = super().rows
         return rows if self.context_ranks == 1 else self.scene.letter("Br", rows, "rows of logits on this rank")
 
@@ -296,25 +297,25 @@ class _RankStep(Step):
 class _Sequences(Sequences):
     """Sequences whose counts are letters."""
 
-    scene: Any = None
+    scene: WalkScene = dataclasses.field(kw_only=True)
 
     @property
-    def sequences(self) -> Any:
+    def sequences(self) -> float:
         return self.scene.letter("B", super().sequences, "sequences")
 
     @property
-    def sampled_rows(self) -> Any:
+    def sampled_rows(self) -> float:
         return self.sequences
 
     @property
-    def tokens(self) -> Any:
+    def tokens(self) -> float:
         prompts = self.scene.prompts
         if self.scene.shard.deployment.cp > 1:
             return self.scene.letter("Nc", super().tokens, "new tokens of the ranks that share a context")
         how = " of all sequences, packed" if prompts.packed else " in all" + (": B·S" if prompts.count > 1 else "")
         return self.scene.letter("N", super().tokens, f"new tokens{how}")
 
-    def pairs(self, window: int | None = None, chunk: int | None = None) -> Any:
+    def pairs(self, window: int | None = None, chunk: int | None = None) -> float:
         how, limited = self.scene.prompts.seen(self.scene.phase, window, chunk), window or chunk
         name, what = (
             ("allpairs", "of the whole context")
@@ -323,7 +324,7 @@ class _Sequences(Sequences):
         )
         return self.scene.letter(name, super().pairs(window, chunk), f"query-key pairs {what}{how}")
 
-    def keys_read(self, window: int | None = None, chunk: int | None = None) -> Any:
+    def keys_read(self, window: int | None = None, chunk: int | None = None) -> float:
         name, what = (
             ("allkeys", "keys of the whole context")
             if self.scene.limited and not (window or chunk)

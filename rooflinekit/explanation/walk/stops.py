@@ -25,6 +25,7 @@ from rooflinekit.model.kernels.moe import Experts
 from rooflinekit.model.kernels.operation import Operation, Output, Wrapped
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.model import Attention
+from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.specs.files import table_of
 
 Stops: TypeAlias = "Iterator[Stop]"
@@ -101,7 +102,7 @@ def _said(on: WalkScene, block: Any, op: Operation) -> Stops:
         yield on.view("concatenate heads", "heads side by side", on.out("x", op.batch * op.n))
 
 
-def _does(op: Any, kernel: Kernel) -> str:
+def _does(op: object, kernel: Kernel) -> str:
     """Effect of a launch without words of its own, by its kind."""
     if kernel.family == "gemm":
         return "x·weightᵀ + bias" if getattr(op, "bias", False) else "x·weightᵀ"
@@ -110,7 +111,7 @@ def _does(op: Any, kernel: Kernel) -> str:
     return kernel.family.replace("_", " ")
 
 
-def _note(on: WalkScene, block: Any, op: Any) -> str:
+def _note(on: WalkScene, block: Any, op: object) -> str:
     """Note on the model or its split."""
     sharded = on.plan.deployment.tp > 1
     match getattr(op, "name", ""):
@@ -127,7 +128,7 @@ def _note(on: WalkScene, block: Any, op: Any) -> str:
     return ""
 
 
-def _collective(on: WalkScene, block: Any, op: Collective) -> Stop:
+def _collective(on: WalkScene, block: object, op: Collective) -> Stop:
     """The payload is read and written once here, and sent as the algorithm needs."""
     row, split, width = _row(op.name), on.shard.deployment, op.width
     rows = (on.step.rows,) if op.sampled else on.tokens
@@ -144,7 +145,7 @@ def _collective(on: WalkScene, block: Any, op: Collective) -> Stop:
     return on.stop(row.name, does, [on.tensor(row.out or "x", *rows, width)], op, row.note)
 
 
-def _counted(on: WalkScene, block: Any, op: Collective, wide: Any) -> tuple[Collective, Any]:
+def _counted(on: WalkScene, block: Any, op: Collective, wide: Numeric) -> tuple[Collective, float]:
     """An exchange between experts with a letter for the ranks that a token goes to; what stays is counted besides."""
     back: Any = next(op for op in expert_operations(block, on.shard) if getattr(op, "name", "") == "expert_combine")
     size = float(op.width) / float(back.width)  # tokens may travel in a narrower format
@@ -280,7 +281,7 @@ def _experts(on: WalkScene, block: Any, op: Experts) -> Stops:
     routing = f"routing of skew {split.skew:g}" if split.skew else "uniform routing"
     here = f"{int(local)} experts{' here' if split.ep > 1 else ''} that are touched ({routing})"
 
-    def weights(n: Any, k: Any) -> list[Tensor]:
+    def weights(n: Numeric, k: Numeric) -> list[Tensor]:
         bias = [on.tensor("bias", local, n, dtype="bf16")] if op.bias else []
         return [on.tensor("weight", local, n, k, dtype=op.weight), *bias]
 

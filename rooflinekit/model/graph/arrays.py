@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.model.graph.symbol import Symbol
+from rooflinekit.model.graph.symbol import Symbol, Term
 from rooflinekit.model.graph.table import interpolated, located
 from rooflinekit.model.graph.trace import Graph, depends, reachable
 
@@ -55,7 +55,9 @@ class Vectorised:
         self._places = {node: (name, row) for name, nodes in shared.items() for row, node in enumerate(nodes)}
         self._rest = _Pass(list(graph.outputs.values()), self._places)
 
-    def __call__(self, out: NDArray[np.float64] | None = None, **inputs: NDArray[np.float64]) -> dict[str, Any]:
+    def __call__(
+        self, out: NDArray[np.float64] | None = None, **inputs: NDArray[np.float64]
+    ) -> dict[str, NDArray[np.float64]]:
         """The outputs by name; `out`, one row an output, is filled where it is given."""
         import numpy as np  # noqa: PLC0415
 
@@ -66,7 +68,7 @@ class Vectorised:
             different, codes[name] = _different(inputs[name])
             looked[name] = np.empty((len(stage.outputs), len(different)))
 
-            def every(node: Symbol, piece: slice, values: NDArray[np.float64] = different) -> Any:
+            def every(node: Symbol, piece: slice, values: NDArray[np.float64] = different) -> NDArray[np.float64]:
                 return values[piece]
 
             stage.run(every, looked[name])
@@ -87,7 +89,7 @@ class _Pass:
     A result is written where one stood that nobody needs any more, which the processor's cache still holds.
     """
 
-    def __init__(self, outputs: Sequence[Any], places: Collection[Symbol] = ()) -> None:
+    def __init__(self, outputs: Sequence[Symbol | float], places: Collection[Symbol] = ()) -> None:
         import numpy as np  # noqa: PLC0415
 
         self.outputs = outputs
@@ -95,12 +97,12 @@ class _Pass:
         last = {operand: node for node in nodes if node not in places for operand in node.operands}
         last |= {output: output for output in outputs if isinstance(output, Symbol)}
         shown = {node.arguments[0] for node in nodes if node.op in _NUMBERS}  # stay where they are under a name
-        spots: dict[tuple[Any, Symbol], Symbol] = {}  # where a place lies on an axis: the same for all tables
+        spots: dict[tuple[object, Symbol], Symbol] = {}  # where a place lies on an axis: the same for all tables
         rooms: dict[Symbol, int] = {}
         free: list[int] = []
         self._rooms = 0
         self._wide: dict[float, Symbol] = {}
-        self._steps: list[tuple[Symbol, Callable[..., Any] | None, Sequence[Any], list[Symbol], int | None]] = []
+        self._steps: list[tuple[Symbol, Callable[..., Any] | None, Sequence[Term], list[Symbol], int | None]] = []
         for node in nodes:
             function, arguments, gone = None, node.arguments, list[Symbol]()
             if node not in places and node.op != "var":
@@ -125,7 +127,7 @@ class _Pass:
     def _as_array(self, node: Symbol, number: float) -> Symbol:
         return self._wide.setdefault(number, Symbol(node.pool, "wide", (), -1, None))
 
-    def run(self, given: Callable[[Symbol, slice], Any], out: NDArray[np.float64]) -> None:
+    def run(self, given: Callable[[Symbol, slice], NDArray[np.float64]], out: NDArray[np.float64]) -> None:
         """Fill `out`, one row an output; an array is let go behind the last node that needs it."""
         import numpy as np  # noqa: PLC0415
 

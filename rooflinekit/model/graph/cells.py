@@ -10,9 +10,9 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from rooflinekit.model.graph.symbol import OPERATORS, Quantity, Symbol
+from rooflinekit.model.graph.symbol import OPERATORS, Quantity, Symbol, Term
 from rooflinekit.model.graph.table import NodeTable, locate
 from rooflinekit.model.graph.trace import bare, depends, ordered, reachable
 
@@ -51,7 +51,7 @@ class Cell:
     """
 
     text: str
-    value: Any
+    value: Term  #: a number, a truth value or a text
     level: int = _ATOM
 
     def beside(self, level: int) -> str:
@@ -101,7 +101,7 @@ def when(condition: Cell, yes: Given, no: Given) -> Cell:
     return composed("where", condition, literal(yes), literal(no))
 
 
-def literal(value: Any) -> Cell:
+def literal(value: Term) -> Cell:
     """A number, a truth value or a text as it stands in a formula; a cell is one already.
 
     >>> literal(3.0).text, literal(1e-9).text, literal("fp8").text, literal(True).text
@@ -121,7 +121,7 @@ def literal(value: Any) -> Cell:
 _BEYOND_DIGITS = 1e15
 
 
-def function(template: str, value: Any, *given: Cell) -> Cell:
+def function(template: str, value: object, *given: Cell) -> Cell:
     """A function of spreadsheets, with the value that it has."""
     return Cell(template.format(*(cell.text for cell in given)), value)
 
@@ -154,7 +154,7 @@ def composed(op: str, *given: Cell) -> Cell:
 _MANY_DIGITS = 4  # of an exponent to which a share may be too small a number for a spreadsheet
 
 
-def _power(base: Cell, exponent: Cell, value: Any) -> Cell:
+def _power(base: Cell, exponent: Cell, value: object) -> Cell:
     """0 below e^-100, since spreadsheets may call a smaller power an error."""
     power = f"{base.beside(_UNARY)}^{exponent.beside(_UNARY)}"
     if exponent.text.isdecimal() and len(exponent.text) < _MANY_DIGITS:
@@ -163,7 +163,7 @@ def _power(base: Cell, exponent: Cell, value: Any) -> Cell:
     return Cell(f"IF({small},0,{power})", value)
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return value if isinstance(value, str) else f"{value:.0f}"
 
 
@@ -221,7 +221,7 @@ class CellBlock:
     parameters: variables that are cells of the page.
     """
 
-    def __init__(self, outputs: Iterable[Any], first: int, parameters: Collection[Symbol]) -> None:
+    def __init__(self, outputs: Iterable[object], first: int, parameters: Collection[Symbol]) -> None:
         self.heads: list[str] = []
         self.quantities: dict[Symbol, Quantity] = {}
         self.places: dict[Symbol, range] = {}
@@ -232,9 +232,9 @@ class CellBlock:
             self.places[node] = range(first, first + height)
             first += height
         self._orders: dict[Symbol, list[Symbol]] = {}
-        self._without: dict[frozenset[Any], frozenset[Symbol]] = {}
+        self._without: dict[frozenset[str], frozenset[Symbol]] = {}
 
-    def without(self, inputs: Iterable[Any]) -> frozenset[Symbol]:
+    def without(self, inputs: Iterable[str]) -> frozenset[Symbol]:
         """The nodes that depend on none of these."""
         asked = frozenset(inputs)
         if asked not in self._without:
@@ -273,18 +273,18 @@ _LEAVES = ("named", "var", "fact")
 class Column:
     """Cells of one set of inputs; what does not depend on them stands in the column `before`, the first on a page."""
 
-    def __init__(self, block: CellBlock, head: str, inputs: Mapping[Any, Cell], before: Column | CellPage) -> None:
+    def __init__(self, block: CellBlock, head: str, inputs: Mapping[str, Cell], before: Column | CellPage) -> None:
         self.block, self.inputs = block, inputs
         self.before = before if isinstance(before, Column) else None
         self.page: CellPage = before.page if isinstance(before, Column) else before
         self.operands: dict[Symbol, list[Cell | Symbol]] = before.operands if isinstance(before, Column) else {}
-        self.known: frozenset[Any] = frozenset(inputs) | (before.known if isinstance(before, Column) else frozenset())
+        self.known: frozenset[str] = frozenset(inputs) | (before.known if isinstance(before, Column) else frozenset())
         self.cells: dict[Symbol, Cell] = {}
         self._earlier = block.without(inputs) if self.before else frozenset[Symbol]()
         self.place = len(block.heads)
         block.heads.append(head)
 
-    def cell(self, output: Any) -> Cell:
+    def cell(self, output: Term) -> Cell:
         """The cell of a node, after those that it is made of; a number as it is."""
         if isinstance(output, Symbol):
             for node in self.block.order(bare(output)):
@@ -298,7 +298,7 @@ class Column:
             self.operands[node] = [self._fixed(argument) for argument in node.arguments]
         return self.operands[node]
 
-    def _fixed(self, given: Any) -> Cell | Symbol:
+    def _fixed(self, given: Term) -> Cell | Symbol:
         """A cell for what is the same in every column, else the node without its name."""
         node = bare(given)
         if isinstance(node, Symbol):

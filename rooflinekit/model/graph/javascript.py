@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from rooflinekit.model.graph.symbol import Pool, Symbol
+from rooflinekit.model.graph.symbol import Pool, Symbol, Term
 from rooflinekit.model.graph.table import NodeTable
 from rooflinekit.model.graph.trace import Graph, ordered
 
@@ -60,7 +60,7 @@ class Function:
         parameters = ", ".join(("k", *self._graph.inputs))
         return "\n".join([f"function {name}({parameters}) {{", *lines, f"return [{results}];", "}"])
 
-    def _value(self, given: Any) -> str:
+    def _value(self, given: Term) -> str:
         """Text of a node or a number in an expression."""
         if isinstance(given, Symbol):
             return self._written[given.index]
@@ -157,17 +157,17 @@ class Printed:
     """JavaScript that defines `library(data)`, a list of functions; the data; and places in the list by instance."""
 
     source: str
-    data: dict[str, Any]
+    data: dict[str, object]
     places: dict[Instance, int]
 
 
-def call(instance: Instance, arguments: Sequence[Any], outputs: int) -> list[Symbol]:
+def call(instance: Instance, arguments: Sequence[object], outputs: int) -> list[Symbol]:
     """The outputs of an instance for these inputs, at least one of them a symbol."""
     pool: Pool = next(argument for argument in arguments if isinstance(argument, Symbol)).pool
     return pool.parts(pool.node("call", instance, *arguments), outputs)
 
 
-def array(values: Sequence[Any], pool: Pool) -> Symbol:
+def array(values: Sequence[object], pool: Pool) -> Symbol:
     """Several values as one output; all outputs of one call, in their order, are the call itself."""
     picks = [value.arguments for value in values if isinstance(value, Symbol) and value.op == "pick"]
     calls = {whole for whole, _ in picks}
@@ -182,8 +182,8 @@ class Library:
     """Instances by what their graphs have in common."""
 
     def __init__(self) -> None:
-        self._templates: dict[tuple[Any, ...], _Template] = {}
-        self._tables: dict[tuple[Any, ...], NodeTable] = {}
+        self._templates: dict[tuple[object, ...], _Template] = {}
+        self._tables: dict[tuple[object, ...], NodeTable] = {}
 
     def add(self, graph: Graph, trim: bool = False) -> Instance:
         """The instance that this graph is; with `trim`, a function of no more inputs than it depends on.
@@ -256,7 +256,7 @@ class Library:
         constants: list[Constant] = []
         slots: list[Slot] = []
 
-        def lifted(argument: Any, node: Symbol | None, number: int) -> Any:
+        def lifted(argument: Term, node: Symbol | None, number: int) -> object:
             kind = type(argument)
             if kind is Symbol:
                 return places[argument]
@@ -267,14 +267,14 @@ class Library:
             slots.append((node, number))
             return kind
 
-        structure: list[Any] = [graph.inputs]
+        structure: list[object] = [graph.inputs]
         for node in ordered(graph.outputs.values()):
             op, arguments = node.op, node.arguments
             if op == "named":
                 places[node] = places[arguments[0]]
                 continue
             if op == "pick":
-                entry: tuple[Any, ...] = (op, places[arguments[0]], arguments[1])
+                entry: tuple[object, ...] = (op, places[arguments[0]], arguments[1])
             else:
                 given = arguments[:1] if op in ("var", "fact") else arguments
                 entry = (op, *[places[a] if type(a) is Symbol else lifted(a, node, n) for n, a in enumerate(given)])

@@ -10,11 +10,11 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from rooflinekit.model.graph.symbol import Pool, Quantity, Symbol
+from rooflinekit.model.graph.symbol import Pool, Quantity, Symbol, Term
 from rooflinekit.model.graph.table import NodeTable
 from rooflinekit.model.graph.trace import bare
 
-Members: TypeAlias = tuple[Any, ...]
+Members: TypeAlias = tuple[Term, ...]
 """Members at one place in each of the deployments: a node, a number, a table, or None where it does not matter."""
 
 
@@ -23,7 +23,7 @@ class Parameter:
     """A number or a table that differs between deployments: its node, and its value in each."""
 
     node: Symbol
-    values: tuple[Any, ...]
+    values: Members
     quantity: Quantity | None = None
 
 
@@ -36,11 +36,11 @@ class Merge:
 
     pool: Pool
     labels: Mapping[Symbol, Hashable] = field(default_factory=dict)
-    parameters: dict[tuple[Any, ...], Parameter] = field(default_factory=dict)
+    parameters: dict[Members, Parameter] = field(default_factory=dict)
     named: dict[Symbol, Any] = field(default_factory=dict)  #: labels of merged nodes
-    _known: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+    _known: dict[tuple[object, ...], Term] = field(default_factory=dict)
 
-    def merged(self, members: Members) -> Any:
+    def merged(self, members: Members) -> Term:
         """The one node, or number, for all of them."""
         key = tuple(m.index if isinstance(m, Symbol) else (type(m), m) for m in members)
         if key not in self._known:
@@ -50,7 +50,7 @@ class Merge:
                 self.named.setdefault(found, label)
         return self._known[key]
 
-    def parameter(self, values: Members, quantity: Quantity | None = None) -> Any:
+    def parameter(self, values: Members, quantity: Quantity | None = None) -> Term:
         """A node that stands for these numbers or tables; a number where all are equal."""
         first = next(value for value in values if value is not None)
         filled = tuple(first if value is None else value for value in values)
@@ -61,7 +61,7 @@ class Merge:
             self.parameters[filled] = Parameter(node, filled, quantity)
         return self.parameters[filled].node
 
-    def _merge(self, members: Members) -> Any:
+    def _merge(self, members: Members) -> Term:
         present = [member for member in members if member is not None]
         first = present[0]
         if all(member is first for member in present):
@@ -76,7 +76,7 @@ class Merge:
             return self.merged(tuple(map(bare, members)))
         if "+" in kinds:
             return self._sum(members)
-        choice: list[Any] = [None] * len(members)
+        choice: list[float | None] = [None] * len(members)
         variants = []
         for number, places in enumerate(kinds.values()):
             for place in places:
@@ -88,7 +88,7 @@ class Merge:
             result = self.pool.apply("where", self.pool.apply("==", chosen, float(number)), variants[number], result)
         return result
 
-    def _kind(self, member: Any) -> Hashable:
+    def _kind(self, member: Term) -> Hashable:
         if not isinstance(member, Symbol):
             return "table" if isinstance(member, NodeTable) else "number"
         match member.op:
@@ -100,7 +100,7 @@ class Merge:
                 return ("lattice", len(member.arguments))
         return member.op
 
-    def _alike(self, kind: Hashable, members: Members) -> Any:
+    def _alike(self, kind: Hashable, members: Members) -> Term:
         """All are made by the same operator."""
         op = str(kind[0] if isinstance(kind, tuple) else kind)
         match op:
@@ -117,10 +117,10 @@ class Merge:
             return self.pool.node("lattice", *operands)
         return self.pool.apply(op, *operands)
 
-    def _operand(self, members: Members, place: int) -> Any:
+    def _operand(self, members: Members, place: int) -> Term:
         return self.merged(tuple(None if m is None else m.arguments[place] for m in members))
 
-    def _sum(self, members: Members) -> Any:
+    def _sum(self, members: Members) -> Term:
         """Terms that stand in the same order are added in it; others are aligned, and absent where they are absent."""
         terms = [None if member is None else self._terms(member) for member in members]
         present = [each for each in terms if each is not None]
@@ -131,7 +131,7 @@ class Merge:
         for each in sorted(present, key=len, reverse=True):
             keys.update(dict.fromkeys(key for key, _ in each))
         tables = [None if each is None else dict(each) for each in terms]
-        whole: Any = 0.0
+        whole: Term = 0.0
         for key in keys:
             held = tuple(None if table is None else table.get(key) for table in tables)
             term = self.merged(held)
@@ -141,15 +141,15 @@ class Merge:
             whole = self.pool.apply("+", whole, term)
         return whole
 
-    def _terms(self, member: Any) -> list[tuple[Hashable, Any]]:
+    def _terms(self, member: object) -> list[tuple[Hashable, Term]]:
         """Terms of a sum with what aligns them: a label, or a shape with its number among equal ones."""
-        found: list[Any] = []
+        found: list[Term] = []
         while isinstance(member, Symbol) and member.op == "+" and not (found and member in self.labels):
             found.append(member.arguments[1])
             member = member.arguments[0]
         found.append(member)
         counted: dict[Hashable, int] = {}
-        keyed: list[tuple[Hashable, Any]] = []
+        keyed: list[tuple[Hashable, object]] = []
         for term in reversed(found):
             key = self.labels.get(term) if isinstance(term, Symbol) else "number"
             key = self._kind(term) if key is None else key

@@ -9,13 +9,15 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
 
 from rooflinekit.model.graph.table import NodeTable
 from rooflinekit.model.types.frozen import dataclass, field
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Term: TypeAlias = Any
+"""What an operator takes and gives: a number or a `Symbol`, whose operators are set from a table; a name, a table."""
 
 
 class BranchError(TypeError):
@@ -83,8 +85,8 @@ class Pool:
         """
         self.values, self.names = dict(values or {}), names
         self.nodes: list[Symbol] = []
-        self._known: dict[tuple[Any, ...], Symbol] = {}
-        self._tables: dict[tuple[Any, ...], NodeTable] = {}
+        self._known: dict[tuple[object, ...], Symbol] = {}
+        self._tables: dict[tuple[object, ...], NodeTable] = {}
         self._parts: dict[int, list[Symbol]] = {}
 
     def variable(self, name: str, quantity: Quantity | None = None) -> Symbol:
@@ -95,9 +97,9 @@ class Pool:
         """A number with a name and a source: a leaf of explanations."""
         return self.node("fact", float(value), quantity, value=float(value))
 
-    def node(self, op: str, *arguments: Any, value: Any = UNKNOWN) -> Symbol:
+    def node(self, op: str, *arguments: Term, value: Term = UNKNOWN) -> Symbol:
         """The one node of this operator on these arguments."""
-        key: tuple[Any, ...]
+        key: tuple[object, ...]
         if len(arguments) == 2:  # most nodes
             a, b = arguments
             if type(a) is Symbol:
@@ -121,7 +123,7 @@ class Pool:
             self.nodes.append(known[-1])
         return known[:count]
 
-    def apply(self, op: str, *given: Any) -> Any:
+    def apply(self, op: str, *given: object) -> Any:
         """The operator on symbols and numbers; what changes no bit is left out."""
         for argument in given:
             if type(argument) is not Symbol and type(argument) is not float:
@@ -145,18 +147,18 @@ class Pool:
             values.append(value)
         return self.node(op, *given, value=OPERATORS[op](*values))
 
-    def _leaf(self, argument: Any) -> Any:
+    def _leaf(self, argument: Term) -> Term:
         named = self.names and isinstance(argument, Fact)
         return self.fact(argument, argument.quantity) if named else _plain(argument)
 
-    def lattice(self, axes: Sequence[tuple[float, ...]], values: Sequence[float], places: Sequence[Any]) -> Symbol:
+    def lattice(self, axes: Sequence[tuple[float, ...]], values: Sequence[float], places: Sequence[Term]) -> Symbol:
         """Interpolation in a table, of which equal ones are one."""
         key = (tuple(axes), tuple(values))
         table = self._tables.setdefault(key, NodeTable(*key))
         return cast("Symbol", self.apply("lattice", table, *places))
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Term) -> Term:
     """Python's own numbers in place of NumPy's."""
     if type(value) in (Symbol, bool, float):
         return value
@@ -183,7 +185,7 @@ class Symbol:
     ndim = 0
     shape = ()
 
-    def __init__(self, pool: Pool, op: str, arguments: tuple[Any, ...], index: int, value: Any) -> None:
+    def __init__(self, pool: Pool, op: str, arguments: tuple[Term, ...], index: int, value: Term) -> None:
         self.pool, self.op, self.arguments, self.index, self.value = pool, op, arguments, index, value
 
     @property
@@ -209,26 +211,26 @@ class Symbol:
     def __repr__(self) -> str:
         return f"<symbol {self.index}: {self.op}>"
 
-    def __eq__(self, other: object) -> Any:
+    def __eq__(self, other: object) -> Term:
         return True if other is self else self.pool.apply("==", self, other)
 
-    def __ne__(self, other: object) -> Any:
+    def __ne__(self, other: object) -> Term:
         return self.pool.apply("!=", self, other)
 
-    def __neg__(self) -> Any:
+    def __neg__(self) -> Term:
         return self.pool.apply("neg", self)
 
-    def __abs__(self) -> Any:
+    def __abs__(self) -> Term:
         return self.pool.apply("abs", self)
 
-    def __invert__(self) -> Any:
+    def __invert__(self) -> Term:
         return self.pool.apply("~", self)
 
 
-def _binary(op: str) -> Callable[[Symbol, Any], Any]:
+def _binary(op: str) -> Callable[[Symbol, Term], Term]:
     neutral = _NEUTRAL.get(op)
 
-    def applied(self: Symbol, other: Any) -> Any:
+    def applied(self: Symbol, other: object) -> Term:
         if self.value is UNKNOWN and (type(other) is Symbol or (type(other) is float and other != neutral)):
             return self.pool.node(op, self, other)  # most of all
         return self.pool.apply(op, self, other)
@@ -236,10 +238,10 @@ def _binary(op: str) -> Callable[[Symbol, Any], Any]:
     return applied
 
 
-def _reflected(op: str) -> Callable[[Symbol, Any], Any]:
+def _reflected(op: str) -> Callable[[Symbol, Term], Term]:
     neutral = _NEUTRAL.get(op) if op in "+*" else None
 
-    def applied(self: Symbol, other: Any) -> Any:
+    def applied(self: Symbol, other: object) -> Term:
         if self.value is UNKNOWN and type(other) is float and other != neutral:
             return self.pool.node(op, other, self)
         return self.pool.apply(op, other, self)
@@ -280,7 +282,7 @@ class Fact(float):
     quantity: Quantity
 
 
-def _yielding(op: Callable[[Any, Any], Any]) -> Callable[[Fact, Any], Any]:
+def _yielding(op: Callable[[object, object], object]) -> Callable[[Fact, object], object]:
     """Make an operator of a plain number yield to another kind of number on its right."""
     return lambda self, other: NotImplemented if isinstance(other, Symbol) else op(float(self), other)
 

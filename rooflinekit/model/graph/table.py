@@ -22,7 +22,7 @@ class NodeTable:
     axes: tuple[tuple[float, ...], ...]
     values: tuple[float, ...]
     _slices: dict[tuple[float | None, ...], NodeTable] = field(default_factory=dict, repr=False)
-    _arrays: list[Any] = field(default_factory=list, repr=False)
+    _arrays: list[Array] = field(default_factory=list, repr=False)
 
     def at(self, *places: float) -> float:
         """Multilinear interpolation, constant beyond the ends.
@@ -39,7 +39,7 @@ class NodeTable:
         return value
 
     @property
-    def array(self) -> Any:
+    def array(self) -> Array:
         """The values as a NumPy array with an axis for each of the table's."""
         if not self._arrays:
             import numpy as np  # noqa: PLC0415

@@ -6,9 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from functools import cached_property
 from operator import attrgetter
-from typing import Any
 
-from rooflinekit.model.graph.symbol import Pool, Symbol
+from rooflinekit.model.graph.symbol import Pool, Symbol, Term
 from rooflinekit.model.types.frozen import dataclass, fields
 
 
@@ -32,7 +31,7 @@ class Graph:
         return Graph(self.inputs, {name: self.outputs[name] for name in outputs})
 
 
-def trace(function: Callable[..., Any], inputs: Iterable[str], pool: Pool | None = None) -> Graph:
+def trace(function: Callable[..., object], inputs: Iterable[str], pool: Pool | None = None) -> Graph:
     """Run `function` on a symbol for each input; graphs of one pool share their nodes.
 
     A pool may give the inputs values: branches then follow these, and every node knows its own. Without, a branch on a
@@ -47,7 +46,7 @@ def trace(function: Callable[..., Any], inputs: Iterable[str], pool: Pool | None
     return Graph(tuple(given), dict(flat(function(**given))))
 
 
-def reachable(outputs: Iterable[Any], ends: Collection[Symbol] = ()) -> list[Symbol]:
+def reachable(outputs: Iterable[object], ends: Collection[Symbol] = ()) -> list[Symbol]:
     """All nodes that some are made of, operands first; what `ends` are made of is left out."""
     left = [output for output in outputs if isinstance(output, Symbol)]
     found = set(left)
@@ -60,7 +59,7 @@ def reachable(outputs: Iterable[Any], ends: Collection[Symbol] = ()) -> list[Sym
     return sorted(found, key=attrgetter("index"))
 
 
-def ordered(outputs: Iterable[Any]) -> list[Symbol]:
+def ordered(outputs: Iterable[object]) -> list[Symbol]:
     """Order the nodes independently of the graphs that were made first."""
     found: dict[Symbol, None] = {}
     seen: set[Symbol] = set()
@@ -75,10 +74,10 @@ def ordered(outputs: Iterable[Any]) -> list[Symbol]:
     return list(found)
 
 
-def depends(nodes: Iterable[Symbol], leaves: Callable[[Symbol], bool]) -> dict[Symbol, frozenset[Any]]:
+def depends(nodes: Iterable[Symbol], leaves: Callable[[Symbol], bool]) -> dict[Symbol, frozenset[str]]:
     """Dependencies of each node, of `leaves`: inputs by name."""
-    found: dict[Symbol, frozenset[Any]] = {}
-    nothing = frozenset[Any]()
+    found: dict[Symbol, frozenset[str]] = {}
+    nothing = frozenset[str]()
     for node in nodes:
         below = frozenset((node.arguments[0],)) if node.op == "var" and leaves(node) else nothing
         for operand in node.operands:
@@ -88,14 +87,14 @@ def depends(nodes: Iterable[Symbol], leaves: Callable[[Symbol], bool]) -> dict[S
     return found
 
 
-def bare(node: Any) -> Any:
+def bare(node: Term) -> Term:
     """The node without its name."""
     while isinstance(node, Symbol) and node.op == "named":
         node = node.arguments[0]
     return node
 
 
-def flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+def flat(value: object, name: str = "") -> Iterator[tuple[str, Symbol | float]]:
     """Numbers and symbols of nested dataclasses, mappings and sequences; what is neither is left out."""
     inside = f"{name}." if name else ""
     if isinstance(value, Symbol):

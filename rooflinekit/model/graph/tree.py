@@ -11,9 +11,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
-from rooflinekit.model.graph.symbol import OPERATORS, Quantity, Symbol
+from rooflinekit.model.graph.symbol import OPERATORS, Quantity, Symbol, Term
 
 _COUNTED = "counted from the model's shapes"
 _LONGEST = 40  # operators of a formula beyond which it is a routine, and only its result is shown
@@ -83,7 +82,7 @@ class Node:
         for child in () if again else self.children:
             yield from child.places(path, met)
 
-    def to_dict(self, met: set[int] | None = None) -> dict[str, Any]:
+    def to_dict(self, met: set[int] | None = None) -> dict[str, object]:
         """Plain values, ready for JSON: a page can draw the tree and evaluate the formulas; each stands there once."""
         met = set() if met is None else met
         again = bool(self.formula) and id(self.children) in met
@@ -104,7 +103,7 @@ _CONSTANT = Reference("a constant here")
 _ABOVE = Reference("its formula stands above")
 
 
-def tree(output: Any) -> Node:
+def tree(output: Symbol) -> Node:
     """The explanation of a traced number, which has a name and, as all below it, a value.
 
     >>> from rooflinekit.model.graph.symbol import Pool, named
@@ -164,11 +163,11 @@ def _quantity(node: Symbol) -> Quantity:
 _TABLE = Quantity("table", "interpolated in a table")
 
 
-def _named(node: Any) -> bool:
+def _named(node: object) -> bool:
     return isinstance(node, Symbol) and node.op in ("fact", "named")
 
 
-def _taken(node: Any) -> Any:
+def _taken(node: Term) -> Term:
     """The side of a branch that was taken."""
     while isinstance(node, Symbol) and node.op == "where":
         node = node.arguments[1 if node.arguments[0].value else 2]
@@ -203,7 +202,7 @@ class _Formula:
         self._lines = lines
         self._parts: dict[Symbol, tuple[_FormulaPart, int]] = {}
 
-    def part(self, node: Any) -> _FormulaPart:
+    def part(self, node: Term) -> _FormulaPart:
         """The text of a node, down to the next named ones; what stands in several places is worked out once."""
         if not isinstance(node, Symbol):
             return _constant(float(node))
@@ -335,7 +334,7 @@ def _constant(number: float) -> _FormulaPart:
     return _FormulaPart(text, _SUM if number < 0.0 else _ATOM, number)
 
 
-def _never_negative(node: Any) -> bool:
+def _never_negative(node: Term) -> bool:
     """True if it is made of lines that are positive here, without a difference."""
     if not isinstance(node, Symbol):
         return float(node) >= 0.0
@@ -346,7 +345,7 @@ def _never_negative(node: Any) -> bool:
     return node.op in ("+", "*", "/", "ceil", "sqrt") and all(map(_never_negative, node.arguments))
 
 
-def _root(node: Any) -> Any:
+def _root(node: Symbol) -> Term:
     """Below a square root, roots of squares taken."""
     inside = node.arguments[0]
     if isinstance(inside, Symbol) and inside.op == "sqrt" and _square(_root(inside)):
@@ -354,11 +353,11 @@ def _root(node: Any) -> Any:
     return inside
 
 
-def _square(node: Any) -> bool:
+def _square(node: object) -> bool:
     return isinstance(node, Symbol) and node.op == "*" and node.arguments[0] is node.arguments[1]
 
 
-def _overlap(node: Symbol) -> tuple[Any, Any, float] | None:
+def _overlap(node: Symbol) -> tuple[Term, Term, float] | None:
     """The x, y and p of (x^p + y^p)^(1/p), as `smooth_maximum` writes it with roots and squares."""
     if node.op != "sqrt":
         return None

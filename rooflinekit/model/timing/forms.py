@@ -61,7 +61,7 @@ def choice(meaning: str, usual: int, choices: tuple[int, ...] = (1, 2, 4), symbo
     return _declared(ParameterRange(symbol, meaning, "choice", min(choices), max(choices), usual, choices))
 
 
-def _declared(bounds: ParameterRange) -> Any:
+def _declared(bounds: ParameterRange) -> object:
     unit = _UNITS.get(bounds.unit, ("", 1.0))[0]
     named_so = {"quantity": Quantity(bounds.symbol, bounds.meaning, unit)} if bounds.symbol else {}
     metadata = {"bounds": bounds, **named_so}

@@ -6,15 +6,16 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 from rooflinekit.model.types.frozen import dataclass, fields
 
 if TYPE_CHECKING:
     import pandas as pd
 
-
 T = TypeVar("T")
+Json: TypeAlias = dict[str, Any]
+"""An answer, or a part of one, as JSON has it: `rooflinekit schema` says of which type each entry is."""
 
 
 class Later(Sequence[T]):
@@ -66,7 +67,7 @@ def plain(value: Any) -> Any:
     return [plain(each) for each in value] if isinstance(value, (list, tuple, Later)) else value
 
 
-def plain_fields(value: Any) -> dict[str, Any]:
+def plain_fields(value: Any) -> Json:
     """The fields of a dataclass, and the properties that it names, as such values."""
     names = (*(each.name for each in fields(value)), *getattr(value, "derived", ()))
     return {name: plain(getattr(value, name)) for name in names}
@@ -80,7 +81,7 @@ class Plain:
     derived: ClassVar[tuple[str, ...]] = ()
     """Properties that stand in the JSON beside the fields."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain Python values, ready for JSON."""
         return plain_fields(self)
 
@@ -94,7 +95,7 @@ class Answer(Plain):
         """Ask the package, which knows the report; no module down here imports it."""
         return str(sys.modules["rooflinekit"]._html_of(self))
 
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         """The text that IPython shows beside the HTML: that of `print`."""
         return {"text/plain": str(self)}
 
@@ -108,7 +109,7 @@ class Tabled(Answer):
 
     __slots__ = ()
 
-    def to_rows(self) -> list[dict[str, Any]]:
+    def to_rows(self) -> list[Json]:
         """Rows of a table."""
         raise NotImplementedError
 
@@ -134,4 +135,4 @@ class DeploymentAnswer(Tabled):
     level: str
     calibration: dict[str, str] | None
     evidence: str
-    inputs: dict[str, Any]
+    inputs: Json

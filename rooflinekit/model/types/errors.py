@@ -113,11 +113,15 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     return [by_folded[hit] for hit in get_close_matches(name.lower(), by_folded, n=count, cutoff=0.45)]
 
 
+_LISTED = 20  # names of a message at most
+
+
 def nearest_of(name: str, known: Iterable[str]) -> str:
-    """The known names most like `name`, as a message lists them; all of them where none is like it.
+    """The known names most like `name`, as a message lists them; where none is like it all of them, or the first few.
 
     >>> nearest_of("h10-sxm", ["h100-sxm", "l4"]), nearest_of("x", ["h100-sxm", "l4"])
     ('h100-sxm', 'h100-sxm, l4')
     """
     names = list(known)
-    return ", ".join(nearest(name, names) or names)
+    listed = names if len(names) <= _LISTED else [*names[:_LISTED], f"{len(names) - _LISTED} more"]
+    return ", ".join(nearest(name, names) or listed)

@@ -12,7 +12,10 @@ from dataclasses import MISSING, Field, FrozenInstanceError, field, fields
 from inspect import get_annotations
 from operator import attrgetter
 from types import MemberDescriptorType
-from typing import Any, Literal, NoReturn, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, dataclass_transform
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 __all__ = ["dataclass", "field", "fields", "replace"]
 
@@ -107,7 +110,7 @@ def _slotted(cls: type, known: Iterable[str]) -> type:
     return made
 
 
-def replace(value: T, /, **changes: Any) -> T:
+def replace(value: T, /, **changes: object) -> T:
     """Replace fields, as `dataclasses.replace` makes it, in half of the time."""
     for name in value.__dataclass_fields__:  # type: ignore[attr-defined]
         if name not in changes:
@@ -115,9 +118,9 @@ def replace(value: T, /, **changes: Any) -> T:
     return type(value)(**changes)
 
 
-def _initialiser(cls: Any, every: Sequence[Field[Any]]) -> Any:
+def _initialiser(cls: type, every: Sequence[Field[Any]]) -> Any:
     """`__init__`, which sets the fields past the refusal to set them, and calls `__post_init__`."""
-    known: dict[str, Any] = {"_set": _set, "_MISSING": MISSING}
+    known: dict[str, object] = {"_set": _set, "_MISSING": MISSING}
     first, later, body = ["self"], ["*"], []
     for each in every:
         name, value = each.name, each.name
@@ -137,30 +140,30 @@ def _initialiser(cls: Any, every: Sequence[Field[Any]]) -> Any:
     return made["__init__"]
 
 
-def _values(every: Sequence[Field[Any]], part: str) -> Callable[[Any], tuple[Any, ...]]:
+def _values(every: Sequence[Field[Any]], part: str) -> Callable[[object], tuple[object, ...]]:
     """Values that are compared or hashed."""
     whole = part == "compare"
     names = [each.name for each in every if (each.compare if whole or each.hash is None else each.hash)]
     return attrgetter(*names) if len(names) > 1 else lambda self: tuple(getattr(self, name) for name in names)
 
 
-def _shown(self: Any) -> str:
+def _shown(self: DataclassInstance) -> str:
     parts = (f"{each.name}={getattr(self, each.name)!r}" for each in fields(self) if each.repr)
     return f"{type(self).__qualname__}({', '.join(parts)})"
 
 
-def _no_setting(_: Any, name: str, __: object) -> NoReturn:
+def _no_setting(_: object, name: str, __: object) -> NoReturn:
     raise FrozenInstanceError(f"cannot assign to field {name!r}")
 
 
-def _no_deleting(_: Any, name: str) -> NoReturn:
+def _no_deleting(_: object, name: str) -> NoReturn:
     raise FrozenInstanceError(f"cannot delete field {name!r}")
 
 
-def _state(self: Any) -> list[Any]:
+def _state(self: DataclassInstance) -> list[object]:
     return [getattr(self, each.name) for each in fields(self)]
 
 
-def _restore(self: Any, state: list[Any]) -> None:
+def _restore(self: DataclassInstance, state: list[object]) -> None:
     for each, value in zip(fields(self), state, strict=True):
         _set(self, each.name, value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 from rooflinekit.model.graph.symbol import quantity
 from rooflinekit.model.types.dtype import Dtype
@@ -268,7 +268,7 @@ class Kernel:
         shape = self.shape
         return replace(self, shape=kind(shape.m, shape.n, shape.k)) if type(shape) is GemmShape else self
 
-    def mapped(self, change: Callable[[Any], Any]) -> Kernel:
+    def mapped(self, change: Callable[[object], object]) -> Kernel:
         """The kernel with `change` applied to every number of its work and shape."""
         work = {name: change(getattr(self, name)) for name in WORK}
         sizes = {entry.name: change(getattr(self.shape, entry.name)) for entry in fields(self.shape)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 __all__ = ["np"]
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 else:
 
     class _Late:
-        def __getattr__(self, name: str) -> Any:
+        def __getattr__(self, name: str) -> object:
             found = getattr(import_module("numpy"), name)
             setattr(self, name, found)
             return found

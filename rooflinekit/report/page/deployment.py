@@ -13,7 +13,7 @@ from rooflinekit.decision.sensitivity.moves import ADVISED, CAVEATS, LEAST, LOSS
 from rooflinekit.estimation.doubts import CAUSE_WORDS, FAMILIES, OTHERS
 from rooflinekit.estimation.estimator import refuse_groups
 from rooflinekit.estimation.notes import WORDS, misfit
-from rooflinekit.estimation.options import read
+from rooflinekit.estimation.options import OwnKeywords, read
 from rooflinekit.estimation.results import Estimate
 from rooflinekit.estimation.scenario import DEGREES, DEPLOYMENT_KEYS, Scenario
 from rooflinekit.estimation.traffic import read_load
@@ -51,10 +51,10 @@ class PageDeployment:
 
     asked: Asked
     case: Case
-    scenario: dict[str, Any]
+    scenario: OwnKeywords
 
     @classmethod
-    def of(cls, model: str, gpu: str, scenario: dict[str, Any]) -> PageDeployment:
+    def of(cls, model: str, gpu: str, scenario: OwnKeywords) -> PageDeployment:
         """Answer it; what does not fit is answered too, and said."""
         case = make_case(model, gpu, dict(scenario), anyway=True)
         refuse_groups(case.predictor.plan.deployment, "estimate and explain, not of pages", "ffn_gpus", "encoder_gpus")
@@ -93,7 +93,7 @@ class PageDeployment:
         return replace(work, batch=min(float(work.batch), max(room, 1.0)))
 
     @property
-    def at(self) -> dict[str, Any]:
+    def at(self) -> OwnKeywords:
         """First values of the sliders."""
         load, work = self.asked.load, self.case.work
         names = ["batch", "isl", "osl", "cached"] if load is None else ["isl", "osl"]
@@ -365,7 +365,7 @@ def _speed(answer: Estimate, gpu: float) -> str:
     return _said("speed", tpot=_time(answer, "tpot_ms"), user=each, gpu=three(gpu), noun=noun_of(answer.gpu))
 
 
-def _said(name: str, **values: Any) -> str:
+def _said(name: str, **values: object) -> str:
     return SENTENCES[name].format(**values)
 
 

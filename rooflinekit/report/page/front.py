@@ -9,6 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rooflinekit.estimation.options import OwnKeywords
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.report.document import headed
 from rooflinekit.report.look import hues_of
@@ -72,7 +73,7 @@ def write_report(
     return Report(write_whole(path, content, force), page.title, len(content))
 
 
-def _made(model: str | PathLike[str] | None, gpu: str | PathLike[str], more: dict[str, Any]) -> tuple[Page, bytes]:
+def _made(model: str | PathLike[str] | None, gpu: str | PathLike[str], more: dict[str, object]) -> tuple[Page, bytes]:
     """A page and its file."""
     collecting = gc.isenabled()
     gc.disable()  # what a page is made of stays until it is written: there is nothing to collect
@@ -107,7 +108,7 @@ def _page(model: str | PathLike[str] | None, gpu: str | PathLike[str], more: dic
 
 def _deployment_page(  # noqa: PLR0913, PLR0917 - what a page is told besides
     deployed: deployment.PageDeployment,
-    offered: dict[str, Any],
+    offered: OwnKeywords,
     against: object,
     simulation: Outcome | None,
     price: object,
@@ -151,14 +152,14 @@ def _quote(data: dict[str, Any], prices: Mapping[str, HourlyPrice | None]) -> No
             data["offers"]["gpus"][gpu]["price"] = [float(price.usd_per_gpu_hour), said, price.source]
 
 
-def _plan_page(subject: object, offered: dict[str, Any]) -> Page:
+def _plan_page(subject: object, offered: OwnKeywords) -> Page:
     """With the accountant on the deployment that the plan chose."""
     from rooflinekit.report.page import plan as read  # noqa: PLC0415 - other pages do not wait for pydantic
 
     plan = read.read_plan(subject)
     named = f"Plan for {plan['model']}"
     shown = read.plan_data(plan)
-    own = {"plan": shown, "hues": hues_of({str(each["gpu"]) for each in shown["points"]})}
+    own = {"plan": shown, "hues": hues_of({str(each["scenario"]["gpu"]) for each in plan["pareto"]})}
     page = Page(named, heading(named) + read.plan_lead(plan), read.plan_cards(plan), data=own)
     try:
         chosen = read.chosen_replica(plan)
@@ -206,7 +207,7 @@ def _foot(version: str) -> str:
     return paragraphs([f"rooflinekit {version}. This page loads and sends nothing."])
 
 
-def read_against(against: object) -> dict[str, Any] | None:
+def read_against(against: object) -> dict[str, object] | None:
     """Changes by a second deployment: {"gpu": name} for a name alone; numbers where they are.
 
     >>> read_against("b200-sxm"), read_against("tp=4,weights=fp8")
@@ -228,7 +229,7 @@ def read_against(against: object) -> dict[str, Any] | None:
     return found
 
 
-def _value(text: str) -> Any:
+def _value(text: str) -> object:
     for kind in (int, float):
         try:
             return kind(text)
@@ -262,7 +263,7 @@ def simulation_card(outcome: Outcome, of: str) -> str:
     return card("Simulated, request by request", paragraphs(words, "facts") + boxes, "simulation", of=of)
 
 
-def simulation_data(outcome: Outcome) -> dict[str, Any]:
+def simulation_data(outcome: Outcome) -> dict[str, object]:
     """Percentiles [ms], and the timeline of all replicas together in a few hundred steps."""
     spreads = [(title, asdict(getattr(outcome, name)), False) for name, title in _METRICS if getattr(outcome, name).n]
     return {"spreads": spreads, "line": _line(outcome.timeline)}

@@ -29,7 +29,7 @@ _READING = ("step_time", "run_time", "besides")
 """Functions that give such a field a shorter name of their own."""
 _OWN = ("tokens_time", "between")
 """Functions that are handed such a field, or `times` beyond it: `reading.js` has them."""
-_GRIDS = ("_DENSE", "_RATIO", "_FINE", "_COARSE", "_CHUNKS", "_SHORT", "_SAME")
+_GRIDS = ("_DENSE", "_EACH", "_TILE", "_RATIO", "_FINE", "_COARSE", "_CHUNKS", "_SHORT", "_SAME")
 
 
 @cache

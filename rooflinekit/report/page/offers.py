@@ -10,6 +10,7 @@ from typing import Any
 
 from rooflinekit.decision.sensitivity.moves import MoveQuestion, Setting, changes_of
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
+from rooflinekit.estimation.options import Keywords, OwnKeywords
 from rooflinekit.estimation.scenario import DEGREES
 from rooflinekit.load.answer import AskedLoad
 from rooflinekit.load.lengths import Fixed
@@ -80,7 +81,7 @@ class Asked:
 
     model: str
     gpu: str
-    scenario: Mapping[str, Any]  #: of the deployment, without workload
+    scenario: Keywords  #: of the deployment, without workload
     calibration: str | None
     predictor: Predictor
     work: Workload
@@ -209,15 +210,13 @@ def read_engines(engines: Iterable[str] | None) -> list[str]:
     return found
 
 
-def _beside(asked: Asked, combination: Mapping[str, Any]) -> bool:
+def _beside(asked: Asked, combination: Mapping[str, object]) -> bool:
     """True if another engine is offered unasked: it has a calibration there, and all but the split is as asked for."""
     same = all(combination[name] == asked.key[name] for name in ("model", "gpu", *_FORMATS))
     return same and f"{combination['gpu']}--{combination['engine']}" in calibration_names()
 
 
-def _offer(
-    offers: Offers, asked: Asked, names: tuple[str, str], chosen: dict[str, Any], caches: Collection[str]
-) -> None:
+def _offer(offers: Offers, asked: Asked, names: tuple[str, str], chosen: OwnKeywords, caches: Collection[str]) -> None:
     """Write one combination, or say why it is missing; `names`: of model and accelerator, as they were asked for."""
     label = APART.join(map(str, chosen.values()))
     try:
@@ -256,7 +255,7 @@ def _offer(
 
 def _moves(
     asked: Asked, names: tuple[str, str], plan: Plan, caches: Collection[str]
-) -> Iterator[tuple[str, str, dict[str, Any]]]:
+) -> Iterator[tuple[str, str, dict[str, object]]]:
     """Moves of advice on a deployment, in the words of the page's choices; `caches`: formats of the cache there."""
     setting = Setting(*names, plan.deployment, None, MoveQuestion(asked.work), asked.draft)
     for made, settings in changes_of(setting, plan):
@@ -268,7 +267,7 @@ def _moves(
             yield made.move, made.caveat, formats or {"tp": there}
 
 
-def _resolved(asked: Asked, names: tuple[str, str], chosen: dict[str, Any]) -> Resolved:
+def _resolved(asked: Asked, names: tuple[str, str], chosen: OwnKeywords) -> Resolved:
     """A deployment as `estimate` understands it."""
     there, own = _degrees(chosen["tp"]), _degrees(asked.split)
     alike = there | {"tp": 1} == own | {"tp": 1}

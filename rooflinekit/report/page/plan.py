@@ -12,7 +12,7 @@ from html import escape
 from operator import or_
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired, get_args
+from typing import Annotated, Any, Literal, NotRequired, TypeAlias, get_args
 
 from pydantic import AfterValidator, ConfigDict, Discriminator, Field, FiniteFloat, Tag, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # typing's own cannot be read back before Python 3.12
@@ -20,6 +20,7 @@ from typing_extensions import TypedDict  # typing's own cannot be read back befo
 from rooflinekit.decision.economics.price import HourlyPrice
 from rooflinekit.decision.planning.demand import decoding
 from rooflinekit.decision.planning.objective import probability_text
+from rooflinekit.estimation.options import Keywords, OwnKeywords
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.report.document import degrees
 from rooflinekit.report.page.render import card, figure, paragraphs, table
@@ -28,6 +29,9 @@ from rooflinekit.specs.files import read_json
 _METRICS = (("ttft_ms", "TTFT"), ("tpot_ms", "TPOT"), ("e2el_ms", "whole request"))
 _LEFT = ("max_model_len", "model", "gpu")  # the first changes no time, and sliders cannot express it
 
+PlanPart: TypeAlias = Mapping[str, Any]
+"""A plan as JSON, or a part of one: `read_plan` has checked the keys that pages read."""
+
 
 @dataclass(frozen=True)
 class Chosen:
@@ -35,7 +39,7 @@ class Chosen:
 
     model: str
     gpu: str
-    scenario: dict[str, Any]
+    scenario: OwnKeywords
     pool: str  #: "" for a replica that computes its prompts itself
 
     @property
@@ -44,7 +48,7 @@ class Chosen:
         return "One decode replica at its batch" if self.pool else "One replica at its load"
 
 
-def chosen_replica(plan: Mapping[str, Any]) -> Chosen:
+def chosen_replica(plan: PlanPart) -> Chosen:
     """A replica of the best candidate under its load; of two pools one that decodes, at the batch that it keeps.
 
     A decode replica computes no prompts, so that its load is no load of `estimate`; its batch follows from its rate and
@@ -69,7 +73,7 @@ def chosen_replica(plan: Mapping[str, Any]) -> Chosen:
     return Chosen(str(given.get("model", plan["model"])), str(given["gpu"]), kept | lengths | load, pool)
 
 
-def _load(traffic: Mapping[str, Any], fleet: Mapping[str, Any]) -> dict[str, float]:
+def _load(traffic: PlanPart, fleet: PlanPart) -> dict[str, float]:
     """Load of one working replica, in the words of `estimate`."""
     spreads = {key: traffic[key] for key in ("isl_cv", "osl_cv") if traffic.get(key)}
     if traffic.get("rate") is None:
@@ -77,18 +81,18 @@ def _load(traffic: Mapping[str, Any], fleet: Mapping[str, Any]) -> dict[str, flo
     return {"rate": fleet["load"], "burstiness": fleet.get("burstiness") or 0.0, **spreads}
 
 
-def plan_prices(plan: Mapping[str, Any]) -> dict[str, HourlyPrice]:
+def plan_prices(plan: PlanPart) -> dict[str, HourlyPrice]:
     """Price of an hour of each accelerator in the plan, by name."""
     return {gpu: HourlyPrice(**price) for gpu, price in plan.get("prices", {}).items() if price}
 
 
-def _length(traffic: Mapping[str, Any], name: str) -> str:
+def _length(traffic: PlanPart, name: str) -> str:
     """Mean tokens, and how they vary."""
     spread = traffic.get(f"{name}_cv")
     return f"{traffic[f'{name}_mean']:,.0f}{f' (cv {spread:.2g})' if spread else ''}"
 
 
-def plan_lead(plan: Mapping[str, Any]) -> str:
+def plan_lead(plan: PlanPart) -> str:
     """The answer, the traffic and the objectives."""
     traffic = plan["traffic"]
     asked = f"{traffic['rate']:,g} requests/s" if traffic.get("rate") else f"{traffic['users']:,g} users"
@@ -107,7 +111,7 @@ def plan_lead(plan: Mapping[str, Any]) -> str:
     return body + (f'<ul class="notes">{notes}</ul>' if notes else "")
 
 
-def plan_cards(plan: Mapping[str, Any]) -> str:
+def plan_cards(plan: PlanPart) -> str:
     """Places for charts, and why the others lost."""
     rows = [
         (
@@ -142,7 +146,7 @@ def _least(probability: Mapping[str, float | None]) -> str | None:
     return probability_text(min(known)) if known else None
 
 
-def plan_data(plan: Mapping[str, Any]) -> dict[str, Any]:
+def plan_data(plan: PlanPart) -> dict[str, object]:
     """Data of the charts."""
     best = plan["candidates"][0]
     spreads = [(title, best["predicted"][metric], False) for metric, title in _METRICS if best["predicted"].get(metric)]
@@ -159,7 +163,7 @@ def plan_data(plan: Mapping[str, Any]) -> dict[str, Any]:
         for point in plan["pareto"]
     ]
     candidates = [_candidate(row, place) for place, row in enumerate(plan["candidates"])]
-    data: dict[str, Any] = {"candidates": candidates, "spreads": spreads, "points": points}
+    data: dict[str, object] = {"candidates": candidates, "spreads": spreads, "points": points}
     if made := plan.get("over_time"):  # the first month's intervals, and the end of the last
         rows = [row for row in made["intervals"] if row["month"] == 1]
         rows.append(rows[-1] | {"hour": made["span_h"]})
@@ -168,7 +172,7 @@ def plan_data(plan: Mapping[str, Any]) -> dict[str, Any]:
     return data
 
 
-def _candidate(row: Mapping[str, Any], place: int) -> dict[str, Any]:
+def _candidate(row: PlanPart, place: int) -> dict[str, object]:
     roles = {"prefill": "prefill ", "decode": "decode "}
     title = " + ".join(
         f"{fleet['replicas']} x {roles.get(fleet.get('role', ''), '')}{_deployment(fleet['scenario'])}"
@@ -179,7 +183,7 @@ def _candidate(row: Mapping[str, Any], place: int) -> dict[str, Any]:
     return {"title": title, "gpus": row["gpus"], "usd": row.get("usd_per_hour"), "million": million, "verdict": verdict}
 
 
-def _fleets(candidate: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _fleets(candidate: PlanPart) -> list[PlanPart]:
     """Fleets of a plan, the one that decodes last."""
     if "fleet" in candidate:
         return list(candidate["fleet"])
@@ -188,11 +192,11 @@ def _fleets(candidate: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [candidate[name] for name in ("prefill", "decode") if name in candidate]
 
 
-def _deployment(scenario: Mapping[str, Any]) -> str:
+def _deployment(scenario: Keywords) -> str:
     return " ".join(map(str, (scenario["gpu"], *degrees(scenario), *filter(None, [scenario.get("weights")]))))
 
 
-def _object(**entries: Any) -> Any:
+def _object(**entries: object) -> Any:
     """A part of a plan; keys that no page reads may be there too."""
     made: Any = TypedDict
     found = made("part", entries)
@@ -200,13 +204,13 @@ def _object(**entries: Any) -> Any:
     return found
 
 
-def _one_load(traffic: dict[str, Any]) -> dict[str, Any]:
+def _one_load(traffic: dict[str, object]) -> dict[str, object]:
     if (traffic["rate"] is None) == (traffic["users"] is None):
         raise ValueError("must have a rate or users, one of the two")
     return traffic
 
 
-def _checks() -> TypeAdapter[Any]:
+def _checks() -> TypeAdapter[object]:
     """Type of a plan in JSON."""
     size, positive = Annotated[FiniteFloat, Field(ge=0)], Annotated[FiniteFloat, Field(gt=0)]
     count, natural = Annotated[int, Field(gt=0)], Annotated[int, Field(ge=0)]
@@ -243,7 +247,7 @@ def _checks() -> TypeAdapter[Any]:
         "disaggregated": _object(**candidate, prefill=_object(**fleet), decode=_object(**fleet)),
         "mixed": _object(**candidate, fleet=Annotated[list[_object(**fleet)], Field(min_length=1)]),  # type: ignore[misc]
     }
-    tagged: Any = reduce(or_, (Annotated[kind, Tag(name)] for name, kind in kinds.items()))
+    tagged: object = reduce(or_, (Annotated[kind, Tag(name)] for name, kind in kinds.items()))
     one: Any = Annotated[tagged, Discriminator(_kind)]
     point = _object(
         scenario=scenario,

@@ -17,7 +17,7 @@ from rooflinekit.load.answer import POOL_ERROR, AskedLoad
 from rooflinekit.load.lengths import Length, LogNormal, Longer
 from rooflinekit.load.policies import rules_of
 from rooflinekit.load.scene import Scheduler, front_end_of, limits_of
-from rooflinekit.load.table import _Halves, _Parts
+from rooflinekit.load.table import _Halves, _Parts, context_edges
 from rooflinekit.model.kernels.operation import Operation
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.roofline import StepTime
@@ -30,6 +30,7 @@ from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.model.types.frozen import replace
 from rooflinekit.model.types.kernel import ExchangeShape
 from rooflinekit.model.types.late import np
+from rooflinekit.model.types.numeric import Array, Numeric
 from rooflinekit.model.types.speculation import expected_tokens
 from rooflinekit.model.types.time import KernelTime
 from rooflinekit.model.types.workload import Workload
@@ -71,14 +72,16 @@ class Split:
         return cls(phased, sampling, rest, together, keyed, parts.images, parts.switching, halves, numbers)
 
     @property
-    def pieces(self) -> dict[str, tuple[tuple[str, ...], Callable[..., Any]]]:
+    def pieces(self) -> dict[str, tuple[tuple[str, ...], Callable[..., list[Numeric]]]]:
         """Functions of a plan that give the entries of a table and their bounds, each with its inputs [s]."""
         dp, seen, width = self.numbers["replicas"], self.numbers["seen"], float(self.numbers["width"])
 
-        def work(operations: Mapping[Operation, int], made: Callable[..., Batch], host: bool = False) -> Any:
+        def work(
+            operations: Mapping[Operation, int], made: Callable[..., Batch], host: bool = False
+        ) -> Callable[..., list[Numeric]]:
             """Time of some operations in a batch, with `host` what the engine adds but for launches; and its bound."""
 
-            def time(plan: Plan, **given: Any) -> list[Any]:
+            def time(plan: Plan, **given: Numeric) -> list[Numeric]:
                 batch = made(**given)
                 own = replace(plan, operations=operations)
                 added = host_times(plan.costs, plan.iteration(batch)) if host else ()
@@ -87,33 +90,33 @@ class Split:
 
             return time
 
-        def moved(made: Callable[..., Batch]) -> Any:
+        def moved(made: Callable[..., Batch]) -> Callable[..., list[Numeric]]:
             """Time of exchanges, which are a floor where halves take turns."""
 
-            def time(plan: Plan, **given: Any) -> list[Any]:
+            def time(plan: Plan, **given: Numeric) -> list[Numeric]:
                 timed = replace(plan, operations=every).apart(made(**given).half, plan.costs)
                 return _sums([(2.0, each) for each in timed if each.kernel.family == "exchange"])
 
             return time
 
-        def prompts(count: Any, fresh: Any, past: Any) -> Batch:
+        def prompts(count: Numeric, fresh: Numeric, past: Numeric) -> Batch:
             return Batch(prefilling=Sequences(count, fresh, past))
 
-        def chunk(tokens: Any) -> Batch:
+        def chunk(tokens: Numeric) -> Batch:
             return Batch(prefilling=Sequences(1.0, tokens, 0.0, 1.0))
 
-        def decode(count: Any, context: Any = 1024.0 + width) -> Batch:
+        def decode(count: Numeric, context: Numeric = 1024.0 + width) -> Batch:
             return Batch.decode(count, context, width)
 
-        def beside(count: Any) -> Batch:
+        def beside(count: Numeric) -> Batch:
             return decode(count) | Batch.prefill(1.0, 8.0)
 
-        def rows(count: Any) -> Batch:
+        def rows(count: Numeric) -> Batch:
             return Batch.prefill(count, 1.0) if self.switching else Batch.decode(count, 1.0)
 
         every = {**self.phased, **self.sampling, **self.rest, **self.together}
         others = {op: count for op, count in every.items() if op not in self.phased}
-        whole: dict[str, tuple[tuple[str, ...], Callable[..., Any]]] = {
+        whole: dict[str, tuple[tuple[str, ...], Callable[..., list[Numeric]]]] = {
             "tokens": (("tokens",), work(self.rest, chunk, host=True)),
             "sequences": (("count",), work(self.rest, beside if self.switching else decode, host=True)),
             "decode": (("count", "context"), work(self.phased, decode)),
@@ -135,7 +138,7 @@ class Split:
             whole["moved_alone"] = ("count",), moved(decode)
         return whole
 
-    def _spent(self, plan: Plan, batch: Batch) -> list[Any]:
+    def _spent(self, plan: Plan, batch: Batch) -> list[Numeric]:
         """Time of the kernels of a batch; or twice that of a half, which exchanges slow while they hold cores [s]."""
         if not self.halves:
             return _sums([(1.0, each) for each in plan.apart(batch, plan.costs)])
@@ -146,7 +149,7 @@ class Split:
         return _sums([(2.0 * (share if each.kernel.family == "exchange" else 1.0), each) for each in timed])
 
 
-def _sums(parts: list[tuple[float, KernelTime]]) -> list[Any]:
+def _sums(parts: list[tuple[float, KernelTime]]) -> list[Numeric]:
     """Expected time and bound of kernels, each so many times [s]."""
     return [sum((share * getattr(each, end) for share, each in parts), 0.0) for end in ("expected", "bound")]
 
@@ -170,24 +173,24 @@ def tables_of(plan: Plan, width: int = 1) -> list[tuple[Plan, Split]]:
     return [*found, *((stage, Split.of(stage, width)) for stage, _ in bare)]
 
 
-def prompt_step(plan: Plan, isl: Any) -> StepTime:
+def prompt_step(plan: Plan, isl: Numeric) -> StepTime:
     """The prompt of a request alone."""
     return plan.time(Batch.prefill(1.0, isl))
 
 
-def decode_step(plan: Plan, count: Any, context: Any) -> StepTime:
+def decode_step(plan: Plan, count: Numeric, context: Numeric) -> StepTime:
     """A decode step."""
     return plan.time(Batch.decode(count, context))
 
 
-def draft_work(own: SpeculativePredictor, count: Any, isl: Any, osl: Any) -> list[Any]:
+def draft_work(own: SpeculativePredictor, count: Numeric, isl: Numeric, osl: Numeric) -> list[Numeric]:
     """Time of drafting in a step of so many sequences, and its bound [s]."""
     rounds = own.draft.batches(own._local(Workload(count, isl, osl)), isl + osl / 2.0)
     steps = [(times, plan.time(batch)) for plan, batch, times in rounds]
     return [sum((times * getattr(step, end) for times, step in steps), 0.0) for end in ("expected", "bound")]
 
 
-def scene_data(predictor: Predictor, splits: Sequence[Split]) -> dict[str, Any]:
+def scene_data(predictor: Predictor, splits: Sequence[Split]) -> dict[str, object]:
     """Rules, grids and front end of a deployment, as the page makes a scene of them; `bound`: at datasheet rates.
 
     Raises WorkloadError where its token budget leaves no room for prompts.
@@ -200,7 +203,7 @@ def scene_data(predictor: Predictor, splits: Sequence[Split]) -> dict[str, Any]:
     return scene | {"bound": _scene(other, [split for _, split in tables])}
 
 
-def _scene(predictor: Predictor, splits: Sequence[Split]) -> dict[str, Any]:
+def _scene(predictor: Predictor, splits: Sequence[Split]) -> dict[str, object]:
     plan = predictor.plan
     rules, longer = limits_of(predictor, Scheduler(), 1), None
     try:
@@ -238,7 +241,7 @@ def _scene(predictor: Predictor, splits: Sequence[Split]) -> dict[str, Any]:
         "most": -(-rules.max_num_seqs // (rules.engines * plan.lanes)),
         "step_tokens": int(plan.token_budget),
         "admitted": rules.max_model_len,
-        "anew": sorted({size for layer in plan.model.layer_counts if (size := getattr(layer.mixer, "chunk", None))}),
+        "edges": context_edges(plan),
         "front": [front.time(0), plan.costs.token if settings.front_end == "http" else 0.0],
         "images": plan.image_tokens,
         "errors": [
@@ -258,7 +261,7 @@ def _scene(predictor: Predictor, splits: Sequence[Split]) -> dict[str, Any]:
     }
 
 
-def _known(own: OwnLoads, metric: str) -> dict[str, Any] | None:
+def _known(own: OwnLoads, metric: str) -> dict[str, object] | None:
     """Laws of measured loads of the deployment; None where there are none."""
     loads, inverse, weights = own.solved[metric]
     if not loads:
@@ -273,7 +276,7 @@ def _known(own: OwnLoads, metric: str) -> dict[str, Any] | None:
     }
 
 
-def load_data(asked: AskedLoad | None, played: int = 0) -> dict[str, Any]:
+def load_data(asked: AskedLoad | None, played: int = 0) -> dict[str, object]:
     """Arrivals and lengths of requests, with what was drawn; None as of a page on a static batch.
 
     played: requests that the first answer of the page needs; a load that needs more begins with the first draws again.
@@ -281,7 +284,7 @@ def load_data(asked: AskedLoad | None, played: int = 0) -> dict[str, Any]:
     What the latter draws stands in a file: such a page does not wait for NumPy.
     """
     if asked is None:
-        found: dict[str, Any] = json.loads(Path(__file__).with_name("draws.json").read_text(encoding="utf-8"))
+        found: dict[str, object] = json.loads(Path(__file__).with_name("draws.json").read_text(encoding="utf-8"))
         return found
     least = max(asked.count, AskedLoad(asked.isl, asked.osl, rate=1.0).count, played)
     fifth = {name: _law(_VARIED, asked, stream, least) for stream, name in enumerate(("isl", "osl"), 1)}
@@ -296,7 +299,7 @@ def load_data(asked: AskedLoad | None, played: int = 0) -> dict[str, Any]:
     }
 
 
-def _gaps(asked: AskedLoad, count: int) -> dict[str, Any]:
+def _gaps(asked: AskedLoad, count: int) -> dict[str, object]:
     """Gaps of an open loop in units of `scale` over the rate; none where they are even."""
     cv, count = asked.burstiness, asked.requests or count
     drawn = np.random.default_rng((asked.seed, 0))
@@ -306,7 +309,7 @@ def _gaps(asked: AskedLoad, count: int) -> dict[str, Any]:
     return {"scale": 1.0 if cv == 1.0 else cv**2, "units": _floats(units), "count": count}
 
 
-def _law(law: Length, asked: AskedLoad, stream: int, count: int) -> dict[str, Any] | None:
+def _law(law: Length, asked: AskedLoad, stream: int, count: int) -> dict[str, object] | None:
     """Draws of a law of lengths; None where all are equal."""
     text = law.text if isinstance(law, Longer) else law
     if text.quantile(0.0) == text.quantile(1.0):
@@ -321,6 +324,6 @@ def _law(law: Length, asked: AskedLoad, stream: int, count: int) -> dict[str, An
     return told | {"units": _floats(units)}
 
 
-def _floats(values: Any) -> str:
+def _floats(values: Array) -> str:
     """Numbers of eight bytes each, as text."""
     return b64encode(values.astype("<f8").tobytes()).decode()

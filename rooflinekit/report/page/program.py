@@ -13,13 +13,14 @@ from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 from rooflinekit.estimation.results import time_by_cause
+from rooflinekit.load.table import one_step
 from rooflinekit.model.capacity import Memory, MemoryModel
 from rooflinekit.model.graph import Pool, Symbol, trace
 from rooflinekit.model.graph.javascript import Instance, Library, array, call
 from rooflinekit.model.kernels.operation import Operation
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.power import PARTS, Energy
-from rooflinekit.model.roofline import TIME_PARTS, Rates, time_parts
+from rooflinekit.model.roofline import TIME_PARTS, Rates, StepTime, time_parts
 from rooflinekit.model.serving.energy import (
     LoadPower,
     Run,
@@ -79,14 +80,21 @@ class Plays:
 
     functions: dict[str, Instance]
     tables: list[dict[str, Instance]]
-    scene: dict[str, Any]
+    scene: dict[str, object]
 
 
-_Asked: TypeAlias = tuple[tuple[tuple[int, tuple[Operation, int]], "_Step", bool], ...]
+_Ask: TypeAlias = tuple[tuple[int, tuple[Operation, int]], "_Step", bool]
+_Asked: TypeAlias = tuple[_Ask, ...]
 """Kernels that were asked for: an operation, the step, and whether as they run among their neighbours."""
 
-_Calls: TypeAlias = tuple[tuple[Any, Instance], ...]
+_Calls: TypeAlias = tuple[tuple[object, Instance], ...]
 """Functions that a function calls, each with what must be equal where others stand in their place."""
+
+Outputs: TypeAlias = Sequence[object]
+"""What a function of a page gives: numbers or symbols, and lists of them."""
+
+_Named: TypeAlias = tuple[Any, int, dict[str, Numeric], tuple[object, ...]]
+"""A step with names in place of numbers, the number of that pattern, what names stand for, and a key of these."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,24 +112,24 @@ class Program:
 
     def __init__(self) -> None:
         self.library = Library()
-        self.steps: dict[tuple[tuple[Any, ...], ...], int] = {}
+        self.steps: dict[tuple[tuple[object, ...], ...], int] = {}
         self.pool = Pool(names=False)
         self.numbers: dict[tuple[Operation, int], int] = {}
-        self._functions: dict[tuple[Any, ...], list[tuple[Kernel, Instance]]] = {}
-        self._calls: dict[tuple[Any, ...], list[KernelTime]] = {}
-        self._alike: dict[Any, list[_Part]] = {}  #: what deployments share that differ in what it calls alone
-        self._likes: dict[tuple[Any, ...], int] = {}  #: numbers for what deployments agree in
-        self._made: dict[int, tuple[Any, Any]] = {}  #: by the place of what it was made of, which is kept with it
+        self._functions: dict[tuple[object, ...], list[tuple[Kernel, Instance]]] = {}
+        self._calls: dict[tuple[object, ...], list[KernelTime]] = {}
+        self._alike: dict[object, list[_Part]] = {}  #: what deployments share that differ in what it calls alone
+        self._likes: dict[tuple[object, ...], int] = {}  #: numbers for what deployments agree in
+        self._made: dict[int, tuple[object, Any]] = {}  #: by the place of what it was made of, which is kept with it
         self._phased: set[Operation] = set()  #: that ask which sequences are prompts and which answers
-        self._kept: list[Any] = []  # what keys name by its place
+        self._kept: list[object] = []  # what keys name by its place
         self._splits: dict[int, list[tuple[Plan, Split]]] = {}  #: of deployments that are alike
-        self.patterns: dict[Any, int] = {}  #: of steps, each with its number
+        self.patterns: dict[object, int] = {}  #: of steps, each with its number
 
     def write(self, predictor: Predictor, loads: Iterable[str] = (), fixed: bool = False) -> Written:
         """Trace a deployment; others play `loads`, and `fixed` says that the context is given."""
         plan, gpu = predictor.plan, predictor.plan.system.accelerator
 
-        def answered(told: Predictor, **at: Any) -> tuple[list[Any], list[Any]]:
+        def answered(told: Predictor, **at: Numeric) -> tuple[Outputs, list[list[Kernel]]]:
             """The results of kernels, and the kernels."""
             work = _work(plan, at, fixed)
             point = told.evaluate(work)
@@ -140,7 +148,7 @@ class Program:
 
         steps = self._stepped(("static", fixed), answered, predictor, INPUTS)
 
-        def static(**at: Any) -> list[Any]:
+        def static(**at: Numeric) -> Outputs:
             work = _work(plan, at, fixed)
             memory = predictor.memory.evaluate(work.batch, work.longest_context, work.isl - work.cached)
             ttft, tpot, *rest = _call(steps, at | _numbers(gpu), 8)
@@ -172,8 +180,8 @@ class Program:
             self._splits[likeness] = splits
         scene = scene_data(predictor, [split for _, split in splits])
 
-        def piece(of: Predictor, name: str, inputs: Sequence[str], function: Callable[..., Any]) -> Instance:
-            def entry(own: Predictor, speed: Any, **at: Any) -> tuple[list[Any], None]:
+        def piece(of: Predictor, name: str, inputs: Sequence[str], function: Callable[..., Outputs]) -> Instance:
+            def entry(own: Predictor, speed: Numeric, **at: Numeric) -> tuple[Outputs, None]:
                 return function(own.plan, **{each: at[each] for each in inputs}), None
 
             part = self._stepped(("piece", name, width), entry, of, (*inputs, "speed"))
@@ -181,13 +189,15 @@ class Program:
 
         tables = [
             {
-                name: piece(plain if plan.lanes == 1 else replace(plain, plan=of), name, *each)
+                name: piece(replace(plain, plan=one_step(plan if plan.lanes == 1 else of)), name, *each)
                 for name, each in split.pieces.items()
             }
             for of, split in splits
         ]
 
-        def step(own: Predictor, function: Callable[..., Any], speed: Any, **at: Any) -> tuple[list[Any], None]:
+        def step(
+            own: Predictor, function: Callable[..., StepTime], speed: Numeric, **at: Numeric
+        ) -> tuple[Outputs, None]:
             found, chip = function(own.plan, **at), own.plan.system.accelerator
             faster = Rates(chip.memory_bandwidth * speed, chip.l2_bytes, chip.peak)
             return [*_ends(found.total), *time_parts(found, faster).values()], None
@@ -196,21 +206,21 @@ class Program:
         steps: Any = ("prompt", ("isl",), prompt_step), ("token", ("count", "context"), decode_step)
         for name, inputs, function in steps:
 
-            def ends(own: Predictor, told: Any = (function, inputs), **at: Any) -> tuple[list[Any], None]:
+            def ends(own: Predictor, told: Any = (function, inputs), **at: Numeric) -> tuple[Outputs, None]:
                 return step(own, told[0], at["speed"], **{each: at[each] for each in told[1]})
 
             part = self._stepped(("ends", name), ends, predictor, (*inputs, "speed"))
             functions[name] = self._direct(part, (*inputs, "speed"), gpu, len(ENDS) + len(TIME_PARTS))
         if drafts:
 
-            def drafting(own: Any, speed: Any, **at: Any) -> tuple[list[Any], None]:
+            def drafting(own: SpeculativePredictor, speed: Numeric, **at: Numeric) -> tuple[Outputs, None]:
                 return draft_work(own, at["count"], at["isl"], at["osl"]), None
 
-            def first(own: Any, speed: Any, isl: Any, **_: Any) -> tuple[list[Any], None]:
+            def first(own: SpeculativePredictor, speed: Numeric, isl: Numeric, **_: Numeric) -> tuple[Outputs, None]:
                 found = own.draft.prefill(Batch.prefill(1.0, isl))
                 return [found.expected, found.bound], None
 
-            def round_of(own: Any, speed: Any, **at: Any) -> tuple[list[Any], None]:
+            def round_of(own: SpeculativePredictor, speed: Numeric, **at: Numeric) -> tuple[Outputs, None]:
                 asked = Workload(at["count"] * plan.deployment.dp, at["isl"], 2.0, 0.0, at["context"])
                 return step(own, lambda _: own.decode_step(asked), speed)
 
@@ -226,12 +236,12 @@ class Program:
         functions["held"] = self._added(lambda **at: _memory(predictor.memory.evaluate(*at.values())), held)
         if gpu.power:
 
-            def served(own: Predictor, users: Any, isl: Any, osl: Any, **_: Any) -> TokenEnergy:
+            def served(own: Predictor, users: Numeric, isl: Numeric, osl: Numeric, **_: Numeric) -> TokenEnergy:
                 return token_energy(own, InFlight(users, isl, osl))
 
             part = self._stepped(("energy",), served, predictor, ("users", *_LENGTHS))
 
-            def spent(**at: Any) -> list[Any]:
+            def spent(**at: Numeric) -> Outputs:
                 symbols = _call(part, at | _numbers(gpu), len(_symbols(part.whole)))
                 tokens = replace(_rebuilt(part.whole, iter(symbols)), law=gpu.power)
                 return _energy(tokens, at["isl"], run_power(tokens, Run(*(at[name] for name in _RUN))))
@@ -245,13 +255,13 @@ class Program:
             return part.instance
         numbers = _numbers(gpu)
 
-        def passed(**at: Any) -> list[Any]:
+        def passed(**at: Numeric) -> Outputs:
             given = [(at | numbers)[name] for name in part.instance.inputs] or [at["speed"]]
             return call(part.instance, given, outputs)
 
         return self._added(passed, inputs)
 
-    def _shared(self, key: Any, calls: Callable[[_Asked], _Calls]) -> _Part | None:
+    def _shared(self, key: object, calls: Callable[[_Asked], _Calls]) -> _Part | None:
         """The function of the first deployment that is alike, with other functions called; None where there is none.
 
         calls: what those of another deployment are called for, here.
@@ -266,7 +276,7 @@ class Program:
         return None
 
     def _stepped(
-        self, kind: tuple[Any, ...], function: Callable[..., Any], predictor: Predictor, inputs: Sequence[str]
+        self, kind: tuple[object, ...], function: Callable[..., object], predictor: Predictor, inputs: Sequence[str]
     ) -> _Part:
         """A function of a predictor and of inputs, `speed` among them: of its numbers, or of a list and what is beside.
 
@@ -290,9 +300,9 @@ class Program:
         found = self._shared(key, calls)
         if found is not None:
             return found
-        asked: dict[Any, Any] = {}
+        asked: dict[object, _Ask] = {}
 
-        def run(**at: Any) -> list[Any]:
+        def run(**at: Numeric) -> Outputs:
             own = self._outlined(predictor, at["speed"])
             if plain:
                 outlined: Any = own.plan
@@ -332,22 +342,22 @@ class Program:
         pairs = plan.operations.items()
         return self._once(plan.operations, lambda: [(numbers.setdefault(pair, len(numbers)), pair) for pair in pairs])
 
-    def _once(self, part: Any, make: Callable[[], R]) -> R:
+    def _once(self, part: object, make: Callable[[], R]) -> R:
         """The result for a part, made once for each."""
         if id(part) not in self._made:
             self._made[id(part)] = part, make()  # holds the part, so that no id is reused
         found: R = self._made[id(part)][1]
         return found
 
-    def _added(self, function: Callable[..., list[Any]], inputs: Sequence[str], trim: bool = False) -> Instance:
+    def _added(self, function: Callable[..., Outputs], inputs: Sequence[str], trim: bool = False) -> Instance:
         """A function whose outputs are numbers, and lists of them; with `trim`, of no more than it depends on."""
 
-        def nested(value: Any) -> Any:
+        def nested(value: object) -> object:
             return array(list(map(nested, value)), self.pool) if isinstance(value, list) else value
 
         return self.library.add(trace(lambda **at: list(map(nested, function(**at))), inputs, pool=self.pool), trim)
 
-    def _outlined(self, predictor: P, speed: Symbol | None) -> P:
+    def _outlined(self, predictor: P, speed: Numeric | None) -> P:
         """The plan whose kernels are calls."""
 
         def outlined(plan: Plan) -> Plan:
@@ -372,7 +382,7 @@ class Program:
 
     def function(
         self, plan: _Outlined, operation: tuple[int, tuple[Operation, int]], step: _Step, costs: StepCosts | None
-    ) -> tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...]]:
+    ) -> tuple[tuple[object, ...], dict[str, Numeric], tuple[object, ...]]:
         """The key of an operation's functions; what their inputs stand for, and its places.
 
         Those that ask for no more than counts are traced once for prompts, answers and steps that hold both; those
@@ -395,7 +405,7 @@ class Program:
             self._functions[key] = functions
         return key, values, places
 
-    def place(self, part: Any) -> int:
+    def place(self, part: object) -> int:
         """The place of the first that is equal to it."""
         for place, known in enumerate(self._kept):
             if known is part or (type(known) is type(part) and known == part):
@@ -409,7 +419,7 @@ class Program:
         """The kernels as functions of the names in a pattern, and whether they touch the cache."""
         timed = list[KernelTime]()
 
-        def run(speed: Any, **given: Any) -> list[list[Any]]:
+        def run(speed: Numeric, **given: Numeric) -> list[list[Numeric]]:
             gpu = plan.system.accelerator
             system = replace(plan.system, accelerator=replace(gpu, memory_bandwidth=gpu.memory_bandwidth * speed))
             alone = replace(plan, system=system, operations=dict([operation]))
@@ -425,16 +435,16 @@ class Program:
         return [(each, self.library.add(part, trim=True)) for each, part in zip(kernels, parts, strict=True)], cached
 
 
-def _work(plan: Plan, at: dict[str, Any], fixed: bool) -> Workload:
+def _work(plan: Plan, at: Mapping[str, Numeric], fixed: bool) -> Workload:
     """A static batch of the inputs of a page."""
     return Workload(at["batch"], plan.prompt(at["isl"]), at["osl"], at["cached"], at["context"] if fixed else None)
 
 
-def _call(part: _Part, values: dict[str, Any], outputs: int) -> list[Symbol]:
+def _call(part: _Part, values: Mapping[str, Numeric], outputs: int) -> list[Symbol]:
     return call(part.instance, [values[name] for name in part.instance.inputs], outputs)
 
 
-def _signature(kernel: Kernel) -> tuple[Any, ...]:
+def _signature(kernel: Kernel) -> tuple[object, ...]:
     """Facts of a kernel that steps read besides its numbers."""
     return (
         kernel.name,
@@ -517,25 +527,25 @@ def _deployment(plan: Plan) -> Deployment:
     return replace(plan.deployment, settings=replace(plan.deployment.settings, **most))
 
 
-_FITTED: Any = "fitted"  # stands for a calibration where only that there is one matters
+_FITTED: object = "fitted"  # stands for a calibration where only that there is one matters
 _NO_MEMORY = cast("MemoryModel", _NoMemory())
 
 
-def _symbols(whole: Any) -> list[Any]:
+def _symbols(whole: object) -> list[Symbol]:
     """The symbols in the fields of dataclasses."""
     if is_dataclass(whole):
         return [symbol for entry in fields(whole) for symbol in _symbols(getattr(whole, entry.name))]
     return [whole] if isinstance(whole, Symbol) else []
 
 
-def _rebuilt(whole: Any, symbols: Iterator[Any]) -> Any:
+def _rebuilt(whole: Any, symbols: Iterator[Symbol]) -> Any:
     """A copy with other symbols in their places."""
     if is_dataclass(whole) and not isinstance(whole, type):
         return replace(whole, **{each.name: _rebuilt(getattr(whole, each.name), symbols) for each in fields(whole)})
     return next(symbols) if isinstance(whole, Symbol) else whole
 
 
-def _called(function: tuple[Kernel, Instance], values: dict[str, Any]) -> KernelTime:
+def _called(function: tuple[Kernel, Instance], values: Mapping[str, Numeric]) -> KernelTime:
     kernel, instance = function
     found = call(instance, [values[name] for name in instance.inputs] or [values["speed"]], _WIDTH)
     times: dict[str, Any] = dict(zip(_TIMES, found, strict=False))
@@ -549,11 +559,11 @@ class _Outlined(Plan):
     """A plan whose kernels are calls."""
 
     program: Program = field(kw_only=True, compare=False, repr=False)
-    speed: Symbol | None = field(kw_only=True, compare=False, repr=False)
+    speed: Numeric | None = field(kw_only=True, compare=False, repr=False)
     own: _Outlined | None = field(default=None, kw_only=True, compare=False, repr=False)  #: whose kernels it has
-    asked: dict[Any, Any] = field(default_factory=dict, kw_only=True, compare=False, repr=False)
+    asked: dict[object, _Ask] = field(default_factory=dict, kw_only=True, compare=False, repr=False)
 
-    def without_numbers(self, at: Mapping[str, Any], asked: dict[Any, Any]) -> _Outlined:
+    def without_numbers(self, at: Mapping[str, Numeric], asked: dict[object, _Ask]) -> _Outlined:
         """The plan whose accelerator has inputs in place of numbers; `asked` receives its kernels."""
         gpu = self.system.accelerator
         told = cast("System", _Machine(_Chip.of(at, gpu.is_cpu, gpu.power)))
@@ -568,7 +578,7 @@ class _Outlined(Plan):
         )
 
     @cached_property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> tuple[object, ...]:
         """Facts that an operation's kernels depend on besides the batch and the format of the cache."""
         precision, deployment = self.precision, self.deployment
         return (
@@ -590,10 +600,10 @@ class _Outlined(Plan):
 class _Counts:
     """Counts of a step that most operations read."""
 
-    tokens: Any
-    sequences: Any
-    sampled_rows: Any
-    filled: Any
+    tokens: Numeric
+    sequences: Numeric
+    sampled_rows: Numeric
+    filled: Numeric
 
     @classmethod
     def of(cls, batch: Batch) -> _Counts:
@@ -607,23 +617,23 @@ _FORMS = ("span", "filled", "ragged")
 class _Step:
     """A step, and its counts alone: the pattern, names in place of numbers; its number; what names stand for; a key."""
 
-    def __init__(self, batch: Batch, speed: Symbol | None, patterns: dict[Any, int]) -> None:
+    def __init__(self, batch: Batch, speed: Numeric | None, patterns: dict[object, int]) -> None:
         self.batch, self.speed, self.patterns = batch, speed, patterns
 
     @cached_property
-    def whole(self) -> tuple[Any, int, dict[str, Any], tuple[Any, ...]]:
+    def whole(self) -> _Named:
         """The step with all its kernels."""
         return self._named(self.batch)
 
     @cached_property
-    def counts(self) -> tuple[Any, int, dict[str, Any], tuple[Any, ...]]:
+    def counts(self) -> _Named:
         """The counts that most operations read."""
         return self._named(_Counts.of(self.batch))
 
-    def _named(self, batch: Any) -> tuple[Any, int, dict[str, Any], tuple[Any, ...]]:
+    def _named(self, batch: Batch | _Counts) -> _Named:
         values: dict[str, Any] = {"speed": self.speed}
 
-        def name(own: str, value: Any) -> Any:
+        def name(own: str, value: Any) -> object:
             if own in _FORMS and not isinstance(value, Symbol):
                 return value
             values[f"a{len(values)}"] = value
@@ -634,7 +644,7 @@ class _Step:
         return pattern, self.patterns.setdefault(pattern, len(self.patterns)), values, places
 
 
-def _mapped(batch: Any, change: Callable[[str, Any], Any]) -> Any:
+def _mapped(batch: Any, change: Callable[[str, object], object]) -> Any:
     """A copy of the step with other numbers."""
     found = {entry.name: getattr(batch, entry.name) for entry in fields(batch)}
     for name, value in found.items():
@@ -643,19 +653,19 @@ def _mapped(batch: Any, change: Callable[[str, Any], Any]) -> Any:
     return type(batch)(**found)
 
 
-def values(timed: KernelTime, energy: Energy) -> list[Any]:
+def values(timed: KernelTime, energy: Energy) -> list[Numeric]:
     """Values of a kernel on the page: its times, the expected one by cause [s], its work and its energy [J]."""
     split: dict[str, Any] = time_by_cause(timed)
     return _row(replace(timed, **split), energy)
 
 
-def _row(timed: KernelTime, energy: Energy) -> list[Any]:
+def _row(timed: KernelTime, energy: Energy) -> list[Numeric]:
     """Values with the split by cause in place of what each resource alone would need."""
     spent = [getattr(energy, name) for name in PARTS]
     return [*(getattr(timed, name) for name in _TIMES), *(getattr(timed.kernel, name) for name in _WORK), *spent]
 
 
-def _energy(tokens: TokenEnergy, computed: Any, found: LoadPower) -> list[Any]:
+def _energy(tokens: TokenEnergy, computed: Numeric, found: LoadPower) -> Outputs:
     """Power of a board [W], share of busy time, joules of an output token, and three lists by part.
 
     Of an output token, prompt and waiting included; of its share of a decode step; of a prompt token. computed: tokens
@@ -666,9 +676,9 @@ def _energy(tokens: TokenEnergy, computed: Any, found: LoadPower) -> list[Any]:
     return [[found.watts, found.busy, found.joules_per_output_token], *parts]
 
 
-def _ends(time: Time) -> list[Any]:
+def _ends(time: Time) -> list[Numeric]:
     return [getattr(time, end) for end in ENDS]
 
 
-def _memory(memory: Memory) -> list[Any]:
+def _memory(memory: Memory) -> list[Numeric]:
     return [getattr(memory, name) for name in MEMORY]

@@ -8,8 +8,8 @@ function gridOf(last, first = 1, ratio = GRIDS.ratio, fine = GRIDS.fine) {  // w
   points[points.length - 1] = Math.max(last, points[points.length - 1]);
   return points.length > 1 ? points : [first, first + 1];
 }
-function contextsOf(most, anew, ratio = GRIDS.ratio, fine = GRIDS.fine) {  // where chunked attention starts anew, the last context of a chunk and the next one too
-  const ends = anew.flatMap((size) => Array.from({ length: Math.max(Math.ceil(most / size) - 1, 0) }, (_, place) => [(place + 1) * size, (place + 1) * size + 1])).flat();
+function contextsOf(most, edges, ratio = GRIDS.ratio, fine = GRIDS.fine) {  // where attention has a step, the last length before it and the next one too
+  const ends = edges.flatMap(([size, last]) => Array.from({ length: Math.max(Math.ceil(Math.min(last ?? most, most) / size) - 1, 0) }, (_, place) => [(place + 1) * size, (place + 1) * size + 1])).flat();
   return [...new Set([0, ...gridOf(most, 1, ratio, fine), ...ends])].sort((a, b) => a - b);
 }
 function cellsOf(grid) {  // the place in the grid of every whole number
@@ -34,9 +34,15 @@ function filledNumbers(length, of) {
     return known === known ? known : (own[place] = of(row, place));
   };
 }
-function byTokens(most, of) {  // one by one, and beyond on a grid
+function byTokens(most, of) {  // one by one, then between both sides of where a product has one tile more, and beyond on a grid
   const last = Math.min(most, GRIDS.dense), counts = gridOf(most + 1, last);
-  return [filled(last + 1, (tokens) => (tokens ? of(tokens) : 0)), Float64Array.from(counts), filled(counts.length, (place) => of(counts[place]))];
+  const dense = filled(last + 1, (tokens) => {
+    const over = (tokens - GRIDS.each) % GRIDS.tile;
+    if (tokens <= GRIDS.each || over === 0 || over === 1 || tokens === last) return tokens ? of(tokens) : 0;
+    const low = tokens - over + 1, high = Math.min(tokens - over + GRIDS.tile, last);
+    return dense(low) + (dense(high) - dense(low)) / (high - low) * (tokens - low);
+  });
+  return [dense, Float64Array.from(counts), filled(counts.length, (place) => of(counts[place]))];
 }
 
 function stepTables(plan, scene, { longest, speed, isl, osl, bound }) {  // as `build_table` makes them for requests up to so many tokens: of whole steps, and of those whose halves take turns; at datasheet rates, of bounds
@@ -58,7 +64,7 @@ function stepTable(scene, numbers, functions, longest, speed, which) {
   const { switching, replicas, ranks, parts, seen, width } = numbers, { budget } = scene.rules;
   const call = (name) => (name in functions ? FUNCTIONS[functions[name]] : null);
   const [movedOf, movedAloneOf, tokensOf, sampledOf, sequencesOf, decodeOf, promptsOf, wholeOf, pooledOf, keyedOf, encodedOf, aloneOf] = ["moved", "moved_alone", "tokens", "sampled", "sequences", "decode", "prompts", "together", "pooled", "keyed", "encoded", "alone"].map(call);
-  const most = Math.min(2 ** Math.ceil(Math.log2(Math.max(longest, 4096))), scene.admitted || 2 ** 20, 2 ** 20), grid = contextsOf(most + width, scene.anew), many = 2 * scene.most + 2;
+  const most = Math.min(2 ** Math.ceil(Math.log2(Math.max(longest, 4096))), scene.admitted || 2 ** 20, 2 ** 20), grid = contextsOf(most + width, scene.edges), many = 2 * scene.most + 2;
   const upto = scene.most * width + Math.max(most, budget, scene.step_tokens), beside = switching ? GRIDS.short : 0;
   const [dense, counts, times] = byTokens(upto, (tokens) => tokensOf(tokens, speed)[which]);
   const [pooled_dense, pooled_counts, pooled_times] = pooledOf ? byTokens(upto * replicas, (tokens) => pooledOf(tokens, speed)[which]) : [none, NOTHING, none];
@@ -91,7 +97,7 @@ function stepTable(scene, numbers, functions, longest, speed, which) {
     saved_counts: NOTHING, saved_grid: NOTHING, saved_cells: NOTHING, saved_times: none, decode_stage: 1, prompt_stage: 1, decode_factor: 1, prompt_factor: 1,
   };
   if (several) {
-    const chunks = GRIDS.chunks.filter((count) => count < Math.max(scene.most, 4)), coarse = contextsOf(most, scene.anew, GRIDS.coarse, GRIDS.fine / 2);
+    const enough = GRIDS.chunks.findIndex((count) => count >= Math.max(scene.most, 4)), chunks = GRIDS.chunks.slice(0, enough < 0 ? GRIDS.chunks.length : enough + 1), coarse = contextsOf(most, scene.edges, GRIDS.coarse, GRIDS.fine / 2);
     const planes = chunks.map((count) => filledRows((row, column) => saved(count, coarse[row], coarse[column])));
     Object.assign(table, { saved_counts: Float64Array.from(chunks), saved_grid: Float64Array.from(coarse), saved_cells: cellsOf(coarse), saved_times: (place) => planes[place] });
   }

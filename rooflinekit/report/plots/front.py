@@ -97,7 +97,7 @@ def _kinds_of(result: Any) -> Mapping[str, str]:
     return PICTURES[name]
 
 
-def write_plots(results: Any, folder: str | Path, force: bool = False, theme: str = "light") -> list[Path]:
+def write_plots(results: object, folder: str | Path, force: bool = False, theme: str = "light") -> list[Path]:
     """Write every picture of some results as SVG and PNG.
 
     Args:

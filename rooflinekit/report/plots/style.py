@@ -195,7 +195,7 @@ def label_ticks(axis: Axis, names: Sequence[str]) -> None:
     axis.set_tick_params(length=0)
 
 
-def legend(axes: Axes, **where: Any) -> None:
+def legend(axes: Axes, **where: object) -> None:
     """Names of what is drawn, in one line above the drawing."""
     place = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "borderaxespad": 0.2, "columnspacing": 1.2}
     axes.legend(**(place | {"ncols": 6, "handlelength": 1.0, "handletextpad": 0.4} | where))

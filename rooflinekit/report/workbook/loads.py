@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from rooflinekit.decision.planning.fleet import Bearer, Reserve, lay_out
 from rooflinekit.decision.planning.objective import Objective
 from rooflinekit.decision.planning.search import Found, PlanQuestion, Space, longest_admitted, settled
 from rooflinekit.estimation.estimator import refuse_groups
+from rooflinekit.estimation.options import Keywords
 from rooflinekit.load.answer import STEADY, LoadPlay
 from rooflinekit.load.compiled import prepare
 from rooflinekit.load.curve import SHARES
@@ -70,7 +71,7 @@ class Ladder:
     reason: str = ""
     working: int = 0
     together: int = 1
-    scenario: Mapping[str, Any] = field(default_factory=dict)
+    scenario: Keywords = field(default_factory=dict)
 
     @property
     def settings(self) -> str:
@@ -84,7 +85,7 @@ class LoadPiece(NamedTuple):
 
     model: str
     gpu: str
-    scenario: Mapping[str, Any]
+    scenario: Keywords
     demand: Demand
     slo: tuple[Objective, ...]
     headroom: float

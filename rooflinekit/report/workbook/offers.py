@@ -12,6 +12,7 @@ from typing import Any
 from rooflinekit.decision.planning.demand import Demand
 from rooflinekit.decision.planning.objective import Objective
 from rooflinekit.estimation.estimator import Resolved, ask
+from rooflinekit.estimation.options import Keywords, OwnKeywords
 from rooflinekit.estimation.traffic import read_load
 from rooflinekit.load.answer import AskedLoad
 from rooflinekit.model.graph.merge import Merge
@@ -72,7 +73,7 @@ class WorkbookTracing:
         """A static batch, by name."""
         plan = _Labelled(**{entry.name: getattr(bare.plan, entry.name) for entry in fields(Plan)}, labels=self.labels)
         predictor = replace(bare, plan=plan)
-        given: dict[str, Any] = {name: self.pool.variable(name) for name in ("isl", "osl", "cached", "batch")}
+        given: OwnKeywords = {name: self.pool.variable(name) for name in ("isl", "osl", "cached", "batch")}
         work = Workload(**given | {"isl": plan.prompt(given["isl"])})
         found: dict[str, Any] = {"gpus": float(plan.deployment.gpus)}
         point = predictor.evaluate(work)
@@ -84,7 +85,7 @@ class WorkbookTracing:
         return found
 
 
-def _work(kernel: KernelTime) -> dict[str, Any]:
+def _work(kernel: KernelTime) -> dict[str, object]:
     """All launches of a kernel: work, bytes and times."""
     done, count = kernel.kernel, kernel.kernel.count
     streamed = done.weight_bytes + done.cache_bytes
@@ -120,7 +121,7 @@ class Choices:
     dp: tuple[int, ...] = (1,)
     cp: tuple[int, ...] = (1,)
     microbatches: tuple[int, ...] = (1,)
-    scenario: Mapping[str, Any] = field(default_factory=dict)
+    scenario: Keywords = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,7 @@ class Planned:
         """Objectives of the yellow cells."""
         return Objective("ttft", P95, self.ttft_ms / 1e3), Objective("tpot", P95, self.tpot_ms / 1e3)
 
-    def piece(self, found: Resolved, model: str, gpu: str, scenario: Mapping[str, Any]) -> LoadPiece:
+    def piece(self, found: Resolved, model: str, gpu: str, scenario: Keywords) -> LoadPiece:
         """A deployment that serves it."""
         return LoadPiece(model, gpu, scenario, self.demand(found), self.slo, self.headroom, self.confidence)
 
@@ -215,7 +216,7 @@ class WorkbookOffers:
     calibrations: Mapping[str, str]  #: name and hash by accelerator
     notes: tuple[str, ...]
     runs: Mapping[tuple[str | int, ...], Resolved]
-    asked: Mapping[tuple[str | int, ...], tuple[str, str, Mapping[str, Any]]]
+    asked: Mapping[tuple[str | int, ...], tuple[str, str, Keywords]]
     ladders: Mapping[str, Ladder] = field(default_factory=dict)
 
     def played(self, planned: Planned, workers: int = 1) -> WorkbookOffers:

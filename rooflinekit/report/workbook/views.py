@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rooflinekit.model.graph.cells import Cell, literal, when
 from rooflinekit.report.workbook.calculation import Calculation, PointResults
@@ -23,7 +22,7 @@ class Area:
     last: int
     columns: Sequence[int]
 
-    def series(self, column: int) -> dict[str, Any]:
+    def series(self, column: int) -> dict[str, object]:
         """Name, values and categories of one column."""
         name, first = self.sheet.name, self.head + 1
         return {
@@ -49,7 +48,7 @@ def draw(  # noqa: PLR0913, PLR0917 - what a chart is made of
     (on or area.sheet).page.insert_chart(*place, chart)
 
 
-def _look(kind: str, number: int, head: str) -> dict[str, Any]:
+def _look(kind: str, number: int, head: str) -> dict[str, object]:
     """Look of a sweep's columns: bounds and capacities are red, and ends of intervals pale."""
     if kind == "bars":
         return {"fill": {"color": _BLUE}, "gap": 60, "data_labels": {"value": True}}

@@ -27,7 +27,7 @@ from rooflinekit.model.types.errors import SpecError, UnknownNameError, nearest_
 from rooflinekit.model.types.hardware import Accelerator, dense_clock
 from rooflinekit.model.types.kernel import FAMILIES, Family
 from rooflinekit.specs.calibration.served import KEY, read_served
-from rooflinekit.specs.files import kept, mapping_in, read_text, read_yaml
+from rooflinekit.specs.files import Parsed, kept, mapping_in, read_text, read_yaml
 from rooflinekit.specs.hardware import load_accelerator
 from rooflinekit.specs.places import admitted, spec_dir
 from rooflinekit.specs.section import FileLayout, FileSection
@@ -37,7 +37,7 @@ FORM = "physical-1"
 
 _MOST_DIGITS = 4  # of a logarithm in percent, with its sign: a factor of 22,000
 _PERCENT = re.compile(r"[-\d\s]+")
-_ABSENT: dict[type[TimeForm], dict[str, Any]] = {
+_ABSENT: dict[type[TimeForm], dict[str, object]] = {
     PlainTime: {"row": [0, 0]},
     GemmTime: {"stacked": 1, "partial": [0, 0]},
     DecodeTime: {"rows": 64},
@@ -66,14 +66,14 @@ class _CalibrationFile(FileLayout):
     date: Any
     version: Any
     defaults: Mapping[str, str]
-    families: Mapping[str, Any]
+    families: Parsed
     serving: Any = None
     power: _PowerFactors | None = None
 
 
 class _Correction(FileLayout):
     axes: Mapping[str, tuple[float, ...]]
-    percent: Any
+    percent: object
 
 
 class _PowerFactors(FileLayout):
@@ -93,7 +93,7 @@ class _Interval(FileLayout):
 
 
 class _Form(FileLayout):
-    parameters: Mapping[str, Any]
+    parameters: Parsed
     frozen: tuple[str, ...]
     correction: _Correction | None = None
     beyond: _Beyond | None = None
@@ -126,7 +126,7 @@ def transfer_rule() -> dict[str, Any]:
     return kept(read_yaml, _folder() / "transfer.yaml")
 
 
-def kernel_entry(engine: str, chip: str, key: str) -> Mapping[str, Any] | None:
+def kernel_entry(engine: str, chip: str, key: str) -> Mapping[str, object] | None:
     """Entry of a fit in calibrations/kernels.yaml: the entry with the longest beginning of its key, this chip's first.
 
     >>> kernel_entry("vllm", "h200-sxm", "moe/bf16")["kernel"]
@@ -241,7 +241,7 @@ _ENTRIES = re.compile(r"^families:\n((?:  .*\n)+)", re.MULTILINE)
 _ENTRY = re.compile(r"  ([\w./]+):.*\n(?:    .*\n)*")
 
 
-def _divided(path: Path) -> tuple[dict[str, Any], Mapping[str, str]]:
+def _divided(path: Path) -> tuple[dict[str, object], Mapping[str, str]]:
     """The keys of a shipped file, with the text of each fit by its key.
 
     Raises SpecError as `read_yaml`, and for fits that are not written line by line as all of them are.

@@ -6,11 +6,11 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from rooflinekit.model.types.engine import OwnLoad, ServedCosts, StepCosts
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.specs.engines import UNITLESS, read_facts
+from rooflinekit.specs.files import Parsed
 from rooflinekit.specs.section import EMPTY, FileLayout, FileSection
 from rooflinekit.version import __version__
 
@@ -59,13 +59,13 @@ class _Served(FileLayout):
     accelerator: str
     engine: str
     files: tuple[ServedFile, ...]
-    costs: Mapping[str, Any]
-    errors: Mapping[str, Any]
-    sources: Mapping[str, Any]
+    costs: Parsed
+    errors: Parsed
+    sources: Parsed
     since: str = ""
     date: str = ""
     version: str = ""
-    base: Mapping[str, Any] = EMPTY
+    base: Parsed = EMPTY
     shipped: bool = False
     earlier: tuple[str, ...] = ()
     loads: tuple[ServedLoad, ...] = ()
@@ -97,7 +97,7 @@ class FittedCosts:
     loads: Sequence[ServedLoad] = ()
 
 
-def read_served(path: Path, data: Mapping[str, Any]) -> ServedCosts:
+def read_served(path: Path, data: Mapping[str, object]) -> ServedCosts:
     """Read and check the section; raises SpecError by file, key and value."""
     section = FileSection(path, "", data).section(KEY).with_sources()
     file = section.read(_Served)

@@ -14,7 +14,7 @@ from rooflinekit.model.types.errors import ArchitectureError, SpecError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.model import Norm
 from rooflinekit.specs.config.keys import Keys
-from rooflinekit.specs.files import parse_yaml
+from rooflinekit.specs.files import Parsed, parse_yaml
 
 T = TypeVar("T")
 
@@ -28,48 +28,48 @@ _PATTERN = "hybrid_override_pattern"
 class Family:
     """A model class: how its layers are built, and what its config leaves unsaid. classes.yaml explains the columns."""
 
-    mixers: Any = "softmax"
+    mixers: object = "softmax"
     recurrence: str = ""
     attends: str = ""
-    conv_bias: Any = "mamba_conv_bias=true"
-    proj_bias: Any = "mamba_proj_bias"
-    state_norm: Any = True
-    whole_decay: Any = False
+    conv_bias: object = "mamba_conv_bias=true"
+    proj_bias: object = "mamba_proj_bias"
+    state_norm: object = True
+    whole_decay: object = False
     ffns: str = ""
-    streams: Any = 1
+    streams: object = 1
     alternating: bool = False
-    bypass: Any = 0
-    token_width: Any = 0
-    token_rows: Any = 0
-    sharing: Any = 0
+    bypass: object = 0
+    token_width: object = 0
+    token_rows: object = 0
+    sharing: object = 0
     sources: str = ""
-    expansion: Any = 0
+    expansion: object = 0
     experts: Any = None
-    window: Mapping[str, Any] = field(default_factory=dict)
-    norm: Any = "rmsnorm"
-    norms: Any = 2
-    final_norm: Any = "norm"
-    parallel: Any = False
-    gated: Any = True
-    tied: Any = "tie_word_embeddings"
-    qkv_bias: Any = False
-    o_bias: Any = False
-    mlp_bias: Any = False
+    window: Mapping[str, object] = field(default_factory=dict)
+    norm: object = "rmsnorm"
+    norms: object = 2
+    final_norm: object = "norm"
+    parallel: object = False
+    gated: object = True
+    tied: object = "tie_word_embeddings"
+    qkv_bias: object = False
+    o_bias: object = False
+    mlp_bias: object = False
     activation: int = 0
-    qk_norm: Any = ""
-    kv_heads: Any = "kv_heads=heads"
-    positions: Any = None
+    qk_norm: object = ""
+    kv_heads: object = "kv_heads=heads"
+    positions: object = None
     unbiased_keys: bool = False
-    rotary: Any = True
-    attention_gate: Any = False
-    head_gate: Any = False
-    lm_head_bias: Any = False
-    embedding: Any = "hidden"
+    rotary: object = True
+    attention_gate: object = False
+    head_gate: object = False
+    lm_head_bias: object = False
+    embedding: object = "hidden"
     embedding_norm: bool = False
     sinks: bool = False
-    vectors: Mapping[str, list[Any]] = field(default_factory=dict)
-    once: list[Any] = field(default_factory=list)
-    extra_rows: Any = 0
+    vectors: Mapping[str, list[object]] = field(default_factory=dict)
+    once: list[object] = field(default_factory=list)
+    extra_rows: object = 0
     mean_streams: bool = False
     unmixed: bool = False
     first: tuple[str, ...] = ()
@@ -77,7 +77,7 @@ class Family:
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     defaults: Mapping[str, int] = field(default_factory=dict)
     nested: Mapping[str, int] = field(default_factory=dict)
-    needs: Mapping[str, list[Any]] = field(default_factory=dict)
+    needs: Mapping[str, list[object]] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
 
 
@@ -100,11 +100,11 @@ def family_of(model_type: str) -> Family | None:
 
 
 @cache
-def class_defaults(model_type: str) -> Mapping[str, Any]:
+def class_defaults(model_type: str) -> Parsed:
     """Values that a class takes for keys that are absent, besides those of its row."""
     text = Path(__file__).with_name("class_defaults.yaml").read_text(encoding="utf-8")
     found = re.search(rf"(?m)^{re.escape(model_type)}: .*$", text)
-    values: Mapping[str, Any] = parse_yaml(found[0])[model_type] if found else {}
+    values: Parsed = parse_yaml(found[0])[model_type] if found else {}
     return values
 
 
@@ -193,7 +193,7 @@ class Reading:
             return stated
         return self.value(choices[self.keys.word(key, next(iter(choices)), tuple(choices))])
 
-    def is_set(self, stated: Any) -> bool:
+    def is_set(self, stated: object) -> bool:
         """A yes or no: itself, what the config chooses, or a key of the config with what its absence means."""
         stated = self.value(stated)
         if isinstance(stated, bool):
@@ -211,7 +211,7 @@ class Reading:
         instead = int(default) if default.isdigit() else self.keys.size(default) if default else None
         return self.keys.size(concept, instead, least)
 
-    def sum_of(self, products: Sequence[Any]) -> int:
+    def sum_of(self, products: Sequence[object]) -> int:
         """Sum of products of sizes, each a number or `size*size`."""
         factors = (
             [part if part.isdigit() else self.number(part) for part in str(each).split("*")] for each in products

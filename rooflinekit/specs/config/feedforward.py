@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.model.types.model import DenseFFN, FeedForward, MixtureOfExperts
 from rooflinekit.specs.config.family import Reading
 from rooflinekit.specs.config.mixers import nas_blocks
+from rooflinekit.specs.files import Parsed
 
 
 def feed_forwards(r: Reading) -> tuple[FeedForward | None, ...]:
@@ -30,8 +30,8 @@ def _of_layers(r: Reading) -> tuple[FeedForward | None, ...]:
             r.keys.find(concept)
         return (_dense(r, math.prod(r.number(factor) for factor in columns["shared"])),) * r.depth
     if columns is None:
-        times = r.family.expansion and r.number(r.family.expansion) * r.hidden
-        return (_dense(r, r.keys.size("width", times or None)),) * r.depth
+        times = r.number(r.family.expansion) * r.hidden if r.family.expansion else None
+        return (_dense(r, r.keys.size("width", times)),) * r.depth
     moe, sparse = _experts(r, columns), _SPARSE[columns["layers"]](r)
     if not any(sparse):
         raise SpecError(f"{r.keys.origin}: no layer has experts, although the config describes {moe.experts}")
@@ -46,7 +46,7 @@ def _dense(r: Reading, width: int) -> DenseFFN:
     return DenseFFN(width, r.is_set(r.family.gated), r.is_set(r.family.mlp_bias), r.family.activation)
 
 
-def _experts(r: Reading, columns: Mapping[str, Any]) -> MixtureOfExperts:
+def _experts(r: Reading, columns: Parsed) -> MixtureOfExperts:
     count, top_k = r.keys.size("experts"), r.keys.size("top_k")
     if top_k > count:
         raise SpecError(f"{r.keys.origin}: a token visits {top_k} experts but there are only {count}")

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import Any
 
 from rooflinekit.model.types import model as nets
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
@@ -26,6 +25,7 @@ from rooflinekit.specs.config.refusals import (
 )
 from rooflinekit.specs.config.towers import TOWER, tower_weights
 from rooflinekit.specs.config.vision import read_vision
+from rooflinekit.specs.files import Parsed
 from rooflinekit.specs.locate import Loaded
 
 _WIDE = ", ".join(dtype.value for dtype in Dtype if dtype.is_wide)
@@ -40,11 +40,11 @@ _INHERITED = ("tie_word_embeddings", "torch_dtype", "dtype", "quantization_confi
 
 
 def model_from_config(
-    config: Mapping[str, Any],
+    config: Mapping[str, object],
     *,
     name: str,
     origin: str,
-    quant_config: Mapping[str, Any] | None = None,
+    quant_config: Mapping[str, object] | None = None,
     kind: str = "",
 ) -> Loaded[nets.Model]:
     """Build the Model that a config.json describes, exact to the last weight.
@@ -106,7 +106,7 @@ _PLAIN = ("llama", "deepseek_v3")
 """Classes that stand in for an unknown class with RMS norms where no known class has a similar name."""
 
 
-def _alike(config: Mapping[str, Any], said: str, origin: str) -> str:
+def _alike(config: Parsed, said: str, origin: str) -> str:
     """The known class whose keys are all those of a config of an unknown one; by likeness of names, else a plain one.
 
     Raises ArchitectureError where there is none.
@@ -121,7 +121,7 @@ def _alike(config: Mapping[str, Any], said: str, origin: str) -> str:
     raise unidentified(config, origin, class_names())
 
 
-def _outputs(config: Mapping[str, Any], whole: bool, warnings: list[str]) -> int | None:
+def _outputs(config: Parsed, whole: bool, warnings: list[str]) -> int | None:
     """Number of scores of a classifier, 0 for a body that embeds; the text part of a larger model may be a body."""
     listed = config.get("architectures")
     classes = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
@@ -139,7 +139,7 @@ def _outputs(config: Mapping[str, Any], whole: bool, warnings: list[str]) -> int
     return (stated if whole_number else 2) if scores else 0
 
 
-def _only_text_keys(config: Mapping[str, Any], origin: str) -> None:
+def _only_text_keys(config: Parsed, origin: str) -> None:
     if not isinstance(config, Mapping):
         raise SpecError(f"{origin}: holds a {type(config).__name__}, not keys with values")
     for key in config:
@@ -147,13 +147,13 @@ def _only_text_keys(config: Mapping[str, Any], origin: str) -> None:
             raise SpecError(f"{origin}: key {shown(key)} is not a string")
 
 
-def _thinking(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def _thinking(config: Mapping[str, object]) -> Mapping[str, object]:
     """Part that reads and writes of a model that hears and speaks; its speech is not counted."""
     thinker = config.get("thinker_config")
     return {"architectures": None, **thinker} if isinstance(thinker, Mapping) else config
 
 
-def _text_decoder(config: Mapping[str, Any], origin: str) -> Mapping[str, Any]:
+def _text_decoder(config: Mapping[str, object], origin: str) -> Mapping[str, object]:
     """The language model of a multimodal config, or the whole of another."""
     found = next((key for key in _NESTED if config.get(key) is not None), None)
     if found is None:
@@ -166,7 +166,7 @@ def _text_decoder(config: Mapping[str, Any], origin: str) -> Mapping[str, Any]:
     return {"model_type": config.get("model_type")} | dict(nested) | inherited
 
 
-def _not_counted(config: Mapping[str, Any], left: Sequence[str], seen: bool) -> list[str]:
+def _not_counted(config: Mapping[str, object], left: Sequence[str], seen: bool) -> list[str]:
     """The warning about what stands beside the text decoder of a multimodal config; `seen`: a part of it counts."""
     found = next((key for key in _NESTED if config.get(key) is not None), None)
     if seen:
@@ -177,7 +177,7 @@ def _not_counted(config: Mapping[str, Any], left: Sequence[str], seen: bool) -> 
     return [f"multimodal: only the text decoder is counted, not {others}"]
 
 
-def _identify(config: Mapping[str, Any], origin: str) -> tuple[str, Family]:
+def _identify(config: Mapping[str, object], origin: str) -> tuple[str, Family]:
     """The family, by `model_type`, or by `architectures` when there is none, or one that is another network's."""
     model_type = config.get("model_type")
     if model_type in (None, "git"):
@@ -194,8 +194,8 @@ def _identify(config: Mapping[str, Any], origin: str) -> tuple[str, Family]:
 
 
 def _with_defaults(
-    config: Mapping[str, Any], own: Mapping[str, Sequence[str]], defaults: Mapping[str, Any], warnings: list[str]
-) -> dict[str, Any]:
+    config: Mapping[str, object], own: Mapping[str, Sequence[str]], defaults: Mapping[str, object], warnings: list[str]
+) -> dict[str, object]:
     """The config with what its class takes for keys that are absent; a null is there, and means the usual."""
     filled = dict(config)
     for concept, value in defaults.items():
@@ -210,7 +210,7 @@ def _with_defaults(
     return filled
 
 
-def _assemble(r: Reading, name: str, quant_config: Mapping[str, Any] | None) -> nets.Model:
+def _assemble(r: Reading, name: str, quant_config: Mapping[str, object] | None) -> nets.Model:
     keys, family = r.keys, r.family
     for key, known in family.needs.items():
         if not keys.has(key):

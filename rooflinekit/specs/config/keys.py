@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, NoReturn
 
 from rooflinekit.model.types.errors import InputError, SpecError
-from rooflinekit.specs.files import table_of
+from rooflinekit.specs.files import Parsed, table_of
 
 _LIMITS = {"depth": 10_000, "context": 10**10, "top_k": 100_000, "experts": 100_000}
 _BY_LAYER = ("width", "expert_width", "shared_experts", "top_k", "experts")
@@ -74,9 +74,7 @@ class Keys:
     Whatever is wrong is a SpecError that names file, key and value.
     """
 
-    def __init__(
-        self, config: Mapping[str, Any], origin: str, names: Mapping[str, tuple[str, ...]], prefix: str = ""
-    ) -> None:
+    def __init__(self, config: Parsed, origin: str, names: Mapping[str, tuple[str, ...]], prefix: str = "") -> None:
         for key in config:
             if not isinstance(key, str):
                 raise SpecError(f"{origin}: {prefix}{shown(key)} is not a string, and so no key")

@@ -10,6 +10,7 @@ from rooflinekit.model.types import model as nets
 from rooflinekit.model.types.errors import ArchitectureError, SpecError
 from rooflinekit.specs.config.family import Reading
 from rooflinekit.specs.config.keys import Keys, is_off
+from rooflinekit.specs.files import Parsed
 
 _NORMED = {"head": 1, "full": 1, "head_biased": 2, "full_biased": 2}
 _SLIDING = ("full_attention", "sliding_attention")
@@ -74,7 +75,7 @@ def _softmax(r: Reading) -> tuple[nets.Mixer, ...]:
     return tuple(kinds[layer] for layer in layers)
 
 
-def _windowed(r: Reading, base: nets.Attention, rule: Mapping[str, Any]) -> list[nets.Attention]:
+def _windowed(r: Reading, base: nets.Attention, rule: Parsed) -> list[nets.Attention]:
     """The layers that slide: as `layer_types` says, else all, those from `max_window_layers` on, or all but each n-th.
 
     A window that reaches as far as the context is off.
@@ -468,7 +469,7 @@ def _nas(r: Reading) -> tuple[nets.Mixer | None, ...]:
     return tuple(mixers)
 
 
-def nas_blocks(r: Reading, part: str, key: str) -> Iterator[tuple[Keys, Any]]:
+def nas_blocks(r: Reading, part: str, key: str) -> Iterator[tuple[Keys, object]]:
     """One part of each block with the value that shapes it, None for a no-op; anything else that is on is refused."""
     for index, block in enumerate(r.keys.entries("block_configs", r.depth, required=True)):
         inner = block.get(part) if isinstance(block, Mapping) else None

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from math import prod
-from typing import Any
 
 from rooflinekit.model.types import model as nets
 from rooflinekit.model.types.dtype import Dtype
@@ -20,7 +19,7 @@ from rooflinekit.model.types.errors import DtypeError, SpecError, nearest_of
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.specs.config.family import Reading
 from rooflinekit.specs.config.keys import Keys, is_off, named, shown
-from rooflinekit.specs.files import table_of
+from rooflinekit.specs.files import Parsed, table_of
 
 _NAMED: dict[tuple[float, float, float], Dtype] = {
     (8, 0, 0): Dtype.INT8,
@@ -169,7 +168,7 @@ class Formats:
 
 
 def read_formats(
-    r: Reading, dtype: Dtype, layers: Sequence[nets.Layer], quant_config: Mapping[str, Any] | None
+    r: Reading, dtype: Dtype, layers: Sequence[nets.Layer], quant_config: Mapping[str, object] | None
 ) -> Formats:
     """The weight format of each kind of module, what they compute in, and the cache format.
 
@@ -224,7 +223,7 @@ def _read(keys: Keys, r: Reading, plain: Formats, layers: Sequence[nets.Layer], 
     return Formats(common, None, by_layer, scheme.inputs(wide, r.warnings))
 
 
-def _quantization_keys(keys: Keys, quant_config: Mapping[str, Any] | None) -> Keys | None:
+def _quantization_keys(keys: Keys, quant_config: Mapping[str, object] | None) -> Keys | None:
     """The config's own section, else the companion file's."""
     if found := next((section for section in _SECTIONS if keys.has(section)), None):
         for section in _SECTIONS:  # MLX writes the same twice
@@ -352,7 +351,7 @@ def _said(keys: Keys, said: float | str | None) -> float | None:
     return float(value)
 
 
-def _by_row(keys: Keys, row: Mapping[str, Any]) -> _Stored:
+def _by_row(keys: Keys, row: Parsed) -> _Stored:
     """Format of stored weights, and of their products, by a row of quantization.yaml."""
     own = row.get("inputs") == "own"
     inputs = Dtype(row["inputs"]) if "inputs" in row and not own else None
@@ -381,7 +380,7 @@ def _kind(said: str) -> str:
     return next((kind for kind in ("mx", "nv", "fp") if said.replace("float", "fp").startswith(kind)), "int")
 
 
-def _integers(keys: Keys, row: Mapping[str, Any]) -> _Scheme:
+def _integers(keys: Keys, row: Parsed) -> _Scheme:
     """A method that is bits and groups; modules of their own may have others, or be left as they were."""
     inner, (outer, _, last) = keys, row.get("under", "").partition(" ")
     for name in filter(None, (outer, last)):

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache, partial
-from typing import Any
 
 from rooflinekit.model.types.errors import ArchitectureError, nearest
 from rooflinekit.specs.config.keys import is_off, named, shown, usual_keys
@@ -42,7 +41,9 @@ def _pattern(name: str) -> str:
     return "|".join(_file()["patterns"][name])
 
 
-def refuse_other_networks(config: Mapping[str, Any], origin: str, known: Sequence[str], kind_asked: str = "") -> None:
+def refuse_other_networks(
+    config: Mapping[str, object], origin: str, known: Sequence[str], kind_asked: str = ""
+) -> None:
     """Refuse encoders, encoder-decoders beyond those `known`, speech, vision and diffusion models, other heads.
 
     Decoders that are not costed are refused too, unless a class is given to read them as.
@@ -74,7 +75,7 @@ def refuse_other_networks(config: Mapping[str, Any], origin: str, known: Sequenc
         raise ArchitectureError(f"{origin}: {problem}; rooflinekit costs decoders, T5 and Whisper")
 
 
-def unidentified(config: Mapping[str, Any], origin: str, known: Iterable[str]) -> ArchitectureError:
+def unidentified(config: Mapping[str, object], origin: str, known: Iterable[str]) -> ArchitectureError:
     """The error for a config whose class is absent or unknown."""
     seen = ", ".join(map(named, list(config)[:8])) + (", ..." if len(config) > 8 else "")
     if "producer" in config and "quantization" in config:
@@ -97,7 +98,7 @@ def unidentified(config: Mapping[str, Any], origin: str, known: Iterable[str]) -
     )
 
 
-def refuse_unknown_keys(unread: Mapping[str, Any], ignored: Iterable[str], origin: str, model_type: str) -> None:
+def refuse_unknown_keys(unread: Mapping[str, object], ignored: Iterable[str], origin: str, model_type: str) -> None:
     """Refuse keys that look structural, say something, and were read by nobody.
 
     Raises ArchitectureError naming them.
@@ -110,7 +111,7 @@ def refuse_unknown_keys(unread: Mapping[str, Any], ignored: Iterable[str], origi
         raise ArchitectureError(f"{origin}: {model_type} has structural keys that are not understood: {told}")
 
 
-def unknown_keys(unread: Mapping[str, Any], ignored: Iterable[str]) -> list[str]:
+def unknown_keys(unread: Mapping[str, object], ignored: Iterable[str]) -> list[str]:
     """A note on keys that say something, were read by nobody, and are not among those that change no cost."""
     excused = set(ignored)
     said = (key for key, value in unread.items() if not (key in excused or _is_free(key) or is_off(value)))

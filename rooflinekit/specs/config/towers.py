@@ -19,7 +19,7 @@ _MOST = 10**6  # no size of a tower comes near
 _table = partial(table_of, __file__)
 
 
-def tower_weights(config: Mapping[str, Any], text: int, keys: list[str], origin: str) -> tuple[int, list[str]]:
+def tower_weights(config: Mapping[str, object], text: int, keys: list[str], origin: str) -> tuple[int, list[str]]:
     """The weights of the parts under `keys` of a whole config whose language model is `text` wide, and whose count.
 
     The second are the keys whose weights are counted: parts of a kind that is known, and what joins them to the
@@ -54,7 +54,7 @@ def tower_weights(config: Mapping[str, Any], text: int, keys: list[str], origin:
     return total, counted
 
 
-def _size(config: Mapping[str, Any], said: int | str, where: str) -> int:
+def _size(config: Mapping[str, object], said: int | str, where: str) -> int:
     """A size as towers.yaml says it: of a list (one side each) its first; a yes is 1.
 
     What stands beside a part is the language model's.

@@ -12,14 +12,14 @@ from rooflinekit.model.types.errors import SpecError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.vision import Rule, Tiles, Vision, Whole, grids_up_to
 from rooflinekit.specs.config.keys import shown
-from rooflinekit.specs.files import table_of
+from rooflinekit.specs.files import Parsed, table_of
 
 _COLOURS = 3
 _MOST = 10**6  # no size of a tower comes near
 _TILES = 100  # nor does a side in tiles
 
 
-def read_vision(config: Mapping[str, Any], text: int, origin: str) -> Vision | None:
+def read_vision(config: Mapping[str, object], text: int, origin: str) -> Vision | None:
     """The tower of a whole config whose language model is `text` wide; None where no row describes such a model.
 
     Raises SpecError for a size that cannot be.
@@ -58,8 +58,8 @@ def _row(model_type: object) -> dict[str, Any] | None:
 class _TowerReader:
     """A config while its tower is read; `known` grows by the sizes that were found."""
 
-    config: Mapping[str, Any]
-    tower: Mapping[str, Any]
+    config: Parsed
+    tower: Parsed
     origin: str
     known: dict[str, int]
 
@@ -91,7 +91,7 @@ class _TowerReader:
                 return key == "true" or bool(value)
         return False
 
-    def vision(self, row: Mapping[str, Any]) -> Vision:
+    def vision(self, row: Parsed) -> Vision:
         """The tower, its weights counted."""
         sizes = {"merge": 1, "frames": 1} | {name: self.size(said) for name, said in row["sizes"].items()}
         sizes["depth"] += sizes.get("more", 0)
@@ -127,7 +127,7 @@ class _TowerReader:
             full=len(full) if isinstance(full, list) else 0,
         )
 
-    def taken(self, row: Mapping[str, Any]) -> list[int]:
+    def taken(self, row: Parsed) -> list[int]:
         """The layers whose outputs go on, from the end where below 0."""
         key, _, usual = str(row.get("run", "=-1")).partition("=")
         said = self.find(key)
@@ -136,7 +136,7 @@ class _TowerReader:
             raise SpecError(f"{self.origin}: {key} = {shown(said)} names no layers of the vision tower")
         return layers
 
-    def positions(self, row: Mapping[str, Any], sizes: Mapping[str, int]) -> int:
+    def positions(self, row: Parsed, sizes: Mapping[str, int]) -> int:
         """Rows of the learned tables of positions, one for each patch of a tile where no key says it.
 
         Tiles that are joined have tables of their own by the grid, and none: of their patches, before and after them.
@@ -149,7 +149,7 @@ class _TowerReader:
             return patches
         return patches + (1 + len(self.grids(row, sizes["size"]))) * self.size(row["joined"]) * (patches + 2)
 
-    def projector(self, row: Mapping[str, Any]) -> tuple[tuple[tuple[int, int], ...], int]:
+    def projector(self, row: Parsed) -> tuple[tuple[tuple[int, int], ...], int]:
         """Products over the merged tokens, and the weights of all of them."""
         products, weights = [], sum(count * self.size(name) for name, count in row.get("vectors", {}).items())
         for part in row["projector"]:
@@ -163,7 +163,7 @@ class _TowerReader:
             weights += times * sum(count * self.size(name) for name, count in part.get("norm", {}).items())
         return tuple(products), weights
 
-    def rule(self, row: Mapping[str, Any], sizes: Mapping[str, int]) -> Rule:
+    def rule(self, row: Parsed, sizes: Mapping[str, int]) -> Rule:
         """Rule by which an image is cut."""
         if "whole" in row:
             return Whole(**row["whole"])
@@ -173,7 +173,7 @@ class _TowerReader:
         joined = self.size(row.get("joined", 0))
         return Tiles(size, side, self.grids(row, size), whole=row.get("whole_tile", "never"), joined=joined, **chosen)
 
-    def grids(self, row: Mapping[str, Any], size: int) -> tuple[tuple[int, int], ...]:
+    def grids(self, row: Parsed, size: int) -> tuple[tuple[int, int], ...]:
         """Tiles across and down to choose from."""
         if "pinpoints" not in row:
             return tuple(grids_up_to(self.size(row["tiles"])))
