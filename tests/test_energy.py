@@ -11,13 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rooflinekit as rk
+from rooflinekit.estimation.estimator import resolve
 from rooflinekit.evidence.accuracy import kernel_accuracy
 from rooflinekit.evidence.accuracy_energy import energy_accuracy
 from rooflinekit.evidence.board_power import PoweredRows, as_read, metered
 from rooflinekit.evidence.kernel_fit.calibrate import build_calibration
 from rooflinekit.model.power import PARTS, Energy, kernel_energy
 from rooflinekit.model.roofline import time_kernel
+from rooflinekit.model.serving.energy import Run, TokenEnergy, run_power
 from rooflinekit.model.types.batch import Batch
+from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.model.types.hardware import System
@@ -540,9 +543,39 @@ def test_joules_and_watts_are_explained_down_to_their_sources(scenario):
                    for node in root.walk() if node.source)  # fmt: skip
 
 
-@pytest.mark.parametrize("load", [{"rate": 0.3}, {"rate": 2.0}, {"concurrency": 16}])
-def test_a_simulation_draws_what_estimate_says(load):
+@pytest.mark.parametrize(
+    "load",
+    [
+        {"rate": 0.3},
+        {"rate": 8.0, "isl_cv": 0.4},
+        {"concurrency": 32},
+        {"concurrency": 4, "osl": 1},
+        {"concurrency": 6, "tp": 2, "pp": 2},
+    ],
+)
+def test_estimate_simulate_and_frames_draw_the_same_of_one_load(load):
     played = rk.simulate("llama-3-8b", requests=320, **load)
     said = rk.estimate("llama-3-8b", requests=320, **load).energy
-    assert played.power_w_per_gpu == pytest.approx(said.power_w_per_gpu, rel=0.05)
-    assert played.energy_per_output_token_j == pytest.approx(said.energy_per_output_token_j, rel=0.05)
+    row = rk.estimate_frame(pd.DataFrame([{"model": "llama-3-8b", "requests": 320, **load}])).iloc[0]
+    for name in ("power_w_per_gpu", "energy_per_output_token_j"):
+        assert getattr(played, name) == pytest.approx(getattr(said, name), rel=1e-12)
+        assert row[name] == pytest.approx(getattr(said, name), rel=1e-12)
+
+
+def test_replicas_of_the_object_simulator_draw_what_those_of_the_loop_do():
+    asked = {"concurrency": 12, "isl": 600, "osl": 80, "requests": 240}
+    loop, objects = (rk.simulate("llama-3-8b", **asked, **more) for more in ({}, {"prefix_cache": True}))
+    assert objects.ttft_ms.mean == pytest.approx(loop.ttft_ms.mean)
+    assert objects.power_w_per_gpu == pytest.approx(loop.power_w_per_gpu, rel=1e-6)
+    assert objects.energy_per_output_token_j == pytest.approx(loop.energy_per_output_token_j, rel=1e-6)
+
+
+def test_a_run_takes_its_work_and_the_board_for_as_long_as_it_was_played():
+    """Ten prompts of 3 J and 0.1 s, ninety tokens of 1 J and 0.01 s: 1.9 s of steps, which were played in 3.8 s."""
+    law = replace(resolve("llama-3-8b", "h100-sxm", Deployment(), "none").plan.system.accelerator.power, idle=50.0)
+    tokens = TokenEnergy(Energy(weights=1.0, running=2.0), 0.1, Energy(weights=0.5, running=0.5), 0.01, 1, law)
+    found = run_power(tokens, Run(prompts=10.0, decoded=90.0, tokens=100.0, busy=3.8, seconds=10.0))
+    joules = 10.0 * 1.0 + 90.0 * 0.5 + 2.0 * (10.0 * 2.0 + 90.0 * 0.5) + 50.0 * 6.2
+    assert found.joules_per_output_token == pytest.approx(joules / 100.0)
+    assert (found.watts, found.busy) == (pytest.approx(joules / 10.0), pytest.approx(0.38))
+    assert sum(getattr(found.energy, part) for part in PARTS) == pytest.approx(joules / 100.0)

@@ -11,7 +11,7 @@ import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.decision.fits import FitsOn, priced
 from rooflinekit.report.fits import lines
-from rooflinekit.specs import names
+from rooflinekit.specs import load_accelerator, names
 
 
 @pytest.fixture(scope="module")
@@ -85,3 +85,14 @@ def test_all_of_them() -> None:
     assert sorted(each["gpu"] for each in data["fits"]) == sorted(names("accelerator"))
     table = CliRunner().invoke(app, ["gpus", "--fits", "llama-3.3-70b"]).stdout
     assert max(map(len, table.splitlines())) <= 80
+
+
+def test_a_host_has_no_more_accelerators_than_its_links_join():
+    """A GB10 and an Apple chip stand alone in their machines."""
+    found = rk.fits_on("deepseek-v3")
+    by = {each.gpu: each for each in found.fits}
+    assert by["h200-sxm"].tp == 8
+    assert by["gb10"].holds == "too small"
+    assert by["apple-m3-ultra"].tp == 1
+    for each in found.fits:
+        assert (each.tp or 1) <= load_accelerator(each.gpu).value.domain_size

@@ -19,7 +19,7 @@ from rooflinekit.specs import load_accelerator, names
 from rooflinekit.specs.calibration.evidence import evidence
 from rooflinekit.version import __version__
 
-_HOST = (1, 2, 4, 8)  # accelerators of a host that are tried
+_HOST = (1, 2, 4, 8)  # accelerators of a host that are tried, where its scale-up domain has so many
 _NARROWER = (Dtype.FP8, Dtype.INT4)
 HOLDS = ("fits", "narrower", "too small")
 """Kinds of fit: as published; with narrower weights; not in one host."""
@@ -108,12 +108,17 @@ def _order(found: Fit) -> tuple[int, float, float, str]:
 
 
 def _settings(setting: Setting, gpu: str) -> Iterator[tuple[Setting, str]]:
-    """On one of it, and on more; then with narrower weights."""
-    there = replace(setting, gpu=gpu).on(system=None, pp=1, dp=1, ep=1, cp=1)
+    """On one of it, and on as many more as its scale-up links join; then with narrower weights."""
+    there, joined = replace(setting, gpu=gpu).on(system=None, pp=1, dp=1, ep=1, cp=1), _joined(gpu)
     for weights in (None, *_NARROWER):
-        for tp in _HOST:
+        for tp in (tp for tp in _HOST if tp <= joined):
             here = there.on(tp=tp) if weights is None else there.on(tp=tp, weights=weights)
             yield here, "" if weights is None else weights.value
+
+
+def _joined(gpu: str) -> int:
+    """Accelerators of one host or scale-up domain."""
+    return load_accelerator(gpu).value.domain_size
 
 
 def _fit(setting: Setting, gpu: str) -> Fit:

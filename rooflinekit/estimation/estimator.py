@@ -35,7 +35,7 @@ from rooflinekit.estimation.scenario import (
 )
 from rooflinekit.estimation.traffic import read_load
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.serving.energy import static_energy
+from rooflinekit.model.serving.energy import static_energy, static_power
 from rooflinekit.model.speculation import speculate
 from rooflinekit.model.step import Plan, make_plan
 from rooflinekit.model.timing.calibrated import Calibration
@@ -359,7 +359,7 @@ def _with_served_costs(
 def refuse_static(given: Mapping[str, object], deployment: Deployment) -> None:
     """Raise InputError if keywords beside a load describe a static batch, or what is known of one alone."""
     refuse_groups(deployment, "a static batch, not under load", "ffn_gpus")
-    for key in ("batch", "context", "cached"):
+    for key in ("batch", "context"):
         if given.get(key) not in (None, WORKLOAD_KEYS[key]):
             raise InputError(f"{key} describes a static batch and excludes concurrency and rate; leave it out")
 
@@ -384,13 +384,13 @@ def play(question: Question) -> LoadPlay:
 def played(question: Question, found: LoadPlay) -> Estimate:
     """The static answer at the batch that the load keeps running, with the times that were played in their place."""
     resolved, work = question.resolved, question.work
-    from rooflinekit.estimation.loaded import load_energy, load_memory, load_notes, load_result  # noqa: PLC0415 - as above
+    from rooflinekit.estimation.loaded import load_memory, load_notes, load_result  # noqa: PLC0415 - as above
 
     asked, plan = found.asked, resolved.plan
     ttft, tpot, e2e = found.times()
     load = load_result(found)
     static = _answer(resolved, replace(work, batch=float(max(round(found.sequences), 1))))
-    energy = load_energy(found)
+    energy, power = found.token_energy, found.power
     fitted = plan.calibration is not None
     answered = replace(
         static,
@@ -401,7 +401,7 @@ def played(question: Question, found: LoadPlay) -> Estimate:
         prefill=StepResult.of(found.prompt, plan.system.accelerator),
         memory=MemoryResult.of(load_memory(found)),
         load=load,
-        energy=None if energy is None else EnergyResult.of(energy, work, found.output_rate),
+        energy=None if energy is None or power is None else EnergyResult.of(energy, work, power),
         measure=benchmark_commands(plan, work, asked),
         inputs=static.inputs | {"concurrency": asked.users, "rate": asked.rate},
         warnings=(*load_notes(found), *resolved.warnings, *said(limit_remarks(plan, work))),
@@ -412,7 +412,7 @@ def played(question: Question, found: LoadPlay) -> Estimate:
 def _answer(resolved: Resolved, work: Workload) -> Estimate:
     predictor, plan = resolved.predictor, resolved.plan
     point = predictor.evaluate(work)
-    accelerator = plan.system.accelerator
+    accelerator, power = plan.system.accelerator, static_power(predictor, work, point)
     need, have = point.memory.needed_bytes, point.memory.available_bytes
     rate = float(point.output_rate(work.batch, work.osl))
     fitted = plan.calibration is not None
@@ -428,7 +428,7 @@ def _answer(resolved: Resolved, work: Workload) -> Estimate:
         decode=StepResult.of(point.decode, accelerator),
         speculation=SpeculationResult.of(predictor, work),
         load=None,
-        energy=EnergyResult.of(static_energy(predictor, work, point), work, None) if accelerator.power else None,
+        energy=None if power is None else EnergyResult.of(static_energy(predictor, work, point), work, power),
         measure=benchmark_commands(plan, work),
         provenance=_provenance(plan),
         warnings=(*resolved.warnings, *said(limit_remarks(plan, work)), *said(memory_remarks(need, have))),

@@ -1,4 +1,4 @@
-"""A played load as `Estimate` states it: rates, percentiles, what times are made of, memory and energy."""
+"""A played load as `Estimate` states it: rates, percentiles, what times are made of and memory."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from rooflinekit.load.lengths import LogNormal
 from rooflinekit.load.played import PERCENTILES
 from rooflinekit.model.capacity import Memory
 from rooflinekit.model.roofline import TIME_PARTS, time_parts
-from rooflinekit.model.serving.energy import TokenEnergy, token_energy
-from rooflinekit.model.serving.flight import InFlight
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.units import format_time
 from rooflinekit.specs.doubt import nearest_measured
@@ -79,15 +77,6 @@ def load_memory(found: LoadPlay) -> Memory:
     return replace(memory, max_batch=model.max_batch(isl + osl, isl))
 
 
-def load_energy(found: LoadPlay) -> TokenEnergy | None:
-    """Energy of the requests as they were run together; None where no power limit is known."""
-    if found.predictor.plan.system.accelerator.power is None:
-        return None
-    asked = found.asked
-    load = InFlight(found.sequences, asked.isl.mean, asked.osl.mean, float(asked.cached))
-    return token_energy(found.predictor, load)
-
-
 def version_notes(plan: Plan) -> Iterator[str]:
     """Say where loads of the engine's version were not measured."""
     deployment = plan.deployment
@@ -105,7 +94,7 @@ def load_notes(found: LoadPlay) -> Iterator[str]:
     yield from version_notes(found.predictor.plan)
     if not found.stable:
         yield (
-            f"overload: {asked.rate:.4g} requests/s arrive, {found.knee:.4g} can be served. First tokens wait the "
+            f"overload: {asked.rate:.4g} requests/s arrive, {found.knee:.4g} are served. First tokens wait the "
             f"longer, the longer it lasts: up to {float(done.ttft.max()):.3g} s in the {done.now:.3g} s played"
         )
     if asked.users is not None and asked.users > places:

@@ -14,7 +14,7 @@ from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.power import PARTS as ENERGY_PARTS
 from rooflinekit.model.power import kernel_energy
 from rooflinekit.model.roofline import StepTime, peak_time, stream_time, time_parts
-from rooflinekit.model.serving.energy import TokenEnergy, load_power
+from rooflinekit.model.serving.energy import LoadPower, TokenEnergy
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.answer import DeploymentAnswer, Json
@@ -245,12 +245,11 @@ class EnergyResult:
     measured: bool
 
     @classmethod
-    def of(cls, tokens: TokenEnergy, work: Workload, rate: float | None) -> EnergyResult:
-        """At `rate` output tokens a second; None of a static batch, whose prefill makes the first token."""
-        law, osl, gpus = tokens.law, float(work.osl), tokens.gpus
-        found = load_power(tokens, osl, rate, lone=1.0 if rate is None else 0.0)
+    def of(cls, tokens: TokenEnergy, work: Workload, found: LoadPower) -> EnergyResult:
+        """Of requests and the power over them; prefill makes the first token."""
+        law, gpus = tokens.law, tokens.gpus
         watts, whole = float(found.watts), float(found.joules_per_output_token)
-        made = osl - 1.0 if rate is None else osl
+        made = float(work.osl) - 1.0
         prompt, token = float(tokens.prompt.total), float(tokens.step.total)
         parts = {part: float(getattr(found.energy, part)) for part in ENERGY_PARTS}
         stepping, prompting = token / float(tokens.step_seconds), float(tokens.prompt_seconds)  # 0 behind launches

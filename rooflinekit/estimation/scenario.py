@@ -228,7 +228,7 @@ class Machines(TypedDict, total=False):
     workers: Annotated[int, OptionRow("Processes on this machine.", 1, kind="loose count", most=1024)]
     scheduler: Annotated[str | None, OptionRow("A dask cluster, such as tcp://10.0.0.1:8786.")]
 
-class SimulationOptions(Lengths, Seeing, EncoderGroup, Steps, LoadOptions, DraftingOptions, Arrivals, Scheduling, FleetOptions, Machines, total=False):
+class SimulationOptions(Lengths, Prefix, Seeing, EncoderGroup, Steps, LoadOptions, DraftingOptions, Arrivals, Scheduling, FleetOptions, Machines, total=False):
     """Requests one by one."""
 
 class PriceOptions(TypedDict, total=False):

@@ -49,6 +49,7 @@ def read_load(given: Keywords, image_tokens: int = 0) -> AskedLoad | None:
     )
     told = part_of(asked, _PROTOCOL) | {key: asked[key] / 1e3 for key in ("ttft", "tpot") if key in asked}
     told |= {"prompts": asked["seed_reuse"]} if "seed_reuse" in asked else {}
+    told |= {"cached": float(given["cached"])} if given.get("cached") else {}
     load = AskedLoad(longer(isl, image_tokens), osl, asked.get("concurrency"), **told)
     if load.users is None and load.filling >= load.count:
         raise WorkloadError(f"warmup={load.filling} leaves none of {load.count} requests to count; use fewer")

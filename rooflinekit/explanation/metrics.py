@@ -29,7 +29,7 @@ from rooflinekit.model.operating_point import OperatingPoint, Predictor
 from rooflinekit.model.parameter_count import MODULES, count_parameters
 from rooflinekit.model.precision import Precision
 from rooflinekit.model.roofline import StepTime, peak_time, stream_time
-from rooflinekit.model.serving.energy import LoadPower, load_power, static_energy, token_energy
+from rooflinekit.model.serving.energy import LoadPower, load_power, run_power, static_energy, token_energy
 from rooflinekit.model.serving.flight import InFlight, prefill_share
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
@@ -363,7 +363,9 @@ class Traced:
         if name == "decode":
             return self.predictor.decode_step(self.work)
         if self.case.played is not None:
-            return self.predictor.plan.time(Batch.prefill(1.0, maximum(self.load.lengths[0], 1.0)))
+            cached = self.load.cached
+            new = maximum(self.load.lengths[0], cached + 1.0)
+            return self.predictor.plan.time(Batch.prefill(1.0, new, cached))
         return self.predictor.plan.time(self.predictor.prefill_batch(self.work))
 
 
@@ -406,7 +408,7 @@ def _power(t: Traced) -> LoadPower:
     if t.case.played is None:
         return load_power(static_energy(t.predictor, t.work, t.point), t.work.osl, None, 1.0)
     together = t.told(t.load.found.sequences, "C", "sequences that decode in a step, in the mean", "")
-    return load_power(token_energy(t.predictor, InFlight(together, *t.load.lengths)), t.work.osl, _output(t), 0.0)
+    return run_power(token_energy(t.predictor, InFlight(together, *t.load.lengths, t.load.cached)), t.load.run)
 
 
 def _joules(t: Traced) -> Numeric:

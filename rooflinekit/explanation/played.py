@@ -11,6 +11,7 @@ from rooflinekit.load.law import full_engine
 from rooflinekit.model.graph import named
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.roofline import StepTime, time_parts
+from rooflinekit.model.serving.energy import Run
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.workload import Workload
@@ -74,6 +75,11 @@ class PlayedLoad:
             told = self.told(mean, name, f"mean tokens of {title}", "", _ASKED)
             found.append(getattr(self.traced.work, name) if same else told)
         return found[0], found[1]
+
+    @cached_property
+    def cached(self) -> Numeric:
+        """Tokens of a mean prompt that are in the cache already."""
+        return self.told(float(self.found.asked.cached), "cached", "tokens of a prompt in the cache", "", _ASKED)
 
     @cached_property
     def ttft(self) -> Numeric:
@@ -147,12 +153,14 @@ class PlayedLoad:
         """The rate of a full engine."""
         found, law = self.found, "approximate: the law of a full engine; docs/under-load.md"
         scene, asked = found.scene, found.asked
-        full = full_engine(scene.tables, scene.rules, asked.isl.mean, asked.osl.mean)
+        full = full_engine(scene.tables, scene.rules, asked.isl.mean, asked.osl.mean, asked.cached)
         begun = self.told(full.begun, "q", "prompts that begin in a turn of a full engine", "", law)
         decode = self.told(full.decode, "t_decode", "decode steps of such a turn", "s", law)
         prompts = self.told(full.prompts, "t_prompts", "added by its prompts", "s", law)
         each = self.told(float(scene.replicas), "replicas", "replicas", "", _ASKED)
         title = "approximate: largest rate that can be sustained"
+        if not found.stable:
+            return self.told(found.knee, "knee", "requests a second that are served, as played", "1/s")
         if found.knee < full.rate * scene.replicas * (1.0 - 1e-9):
             return self.told(found.knee, "knee", f"{title}, of the front end", "1/s", law)
         return self.stated(found.knee, begun / (decode + prompts) * each, "knee", title, "1/s")
@@ -173,6 +181,18 @@ class PlayedLoad:
         waits = (self.told(getattr(parts, name), name, _WAITS[name]) for name in ("behind", "place"))
         title = "mean wait before the own prompt begins"
         return self.stated(parts.behind + parts.place, sum(waits, 0.0), "queue", title)
+
+    @property
+    def run(self) -> Run:
+        """Sums of the run, for its energy."""
+        found = self.found.run
+        return Run(
+            self.told(float(found.prompts), "prompts", "prompts that were computed, of mean length", ""),
+            self.told(float(found.decoded), "decoded", "output tokens but the first ones", ""),
+            self.told(float(found.tokens), "tokens", "output tokens", ""),
+            self.told(float(found.busy), "busy", "time with a step"),
+            self.told(float(found.seconds), "duration", "length of the run"),
+        )
 
     @cached_property
     def output(self) -> Numeric:

@@ -14,6 +14,8 @@ from rooflinekit.load.lengths import Length, cv
 from rooflinekit.load.played import Played, Sample, play, standard_errors
 from rooflinekit.load.scene import Scene, Scheduler, scene_of
 from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.serving.energy import LoadPower, Run, TokenEnergy, run_power, token_energy
+from rooflinekit.model.serving.flight import InFlight
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.engine import ROOM, Reach
 from rooflinekit.model.types.errors import WorkloadError
@@ -208,9 +210,7 @@ class LoadPlay:
     asked: AskedLoad
     scene: Scene
     played: Played
-    knee: (
-        float  #: largest rate that can be sustained [1/s]: the law's, or what is served where requests pile up below it
-    )
+    knee: float  #: largest rate that can be sustained, by the law; of an overload at most what was served [1/s]
     scheduler: Scheduler
 
     @property
@@ -286,6 +286,33 @@ class LoadPlay:
         steps = float(did["decode_steps"].sum())
         made = float(did["tokens_out"].sum()) / self.scene.drafting.yielded
         return max(made / steps, 1.0) if steps else 1.0
+
+    @property
+    def run(self) -> Run:
+        """Sums of the whole run, warm-up included, for its energy."""
+        did, asked, done = self.played.replicas, self.asked, self.played
+        return Run(
+            prompts=float(did["prompt_tokens"].sum()) / max(asked.isl.mean - asked.cached, 1.0),
+            decoded=float(did["tokens_out"].sum()),
+            tokens=float(done.osl[done.finished].sum()),
+            busy=float(did["busy"].sum()),
+            seconds=done.now * self.scene.replicas,
+        )
+
+    @cached_property
+    def token_energy(self) -> TokenEnergy | None:
+        """Energy of the requests as they were run together; None where no power limit is known."""
+        if self.predictor.plan.system.accelerator.power is None:
+            return None
+        asked = self.asked
+        return token_energy(
+            self.predictor, InFlight(self.sequences, asked.isl.mean, asked.osl.mean, float(asked.cached))
+        )
+
+    @cached_property
+    def power(self) -> LoadPower | None:
+        """Power over the run as it was played; None where no power limit is known."""
+        return None if self.token_energy is None else run_power(self.token_energy, self.run)
 
     @property
     def held(self) -> int:
@@ -475,8 +502,8 @@ def play_load(
         longest = scene.limits.max_model_len or scene.blocks * scene.block
         raise WorkloadError(f"all requests are refused: of {asked.typical:.0f} tokens, where {longest} is the most")
     knee = largest_rate(scene, asked)
-    if asked.rate is not None and asked.rate < knee and all(played.growth):
-        knee = min(knee, played.served)
+    if asked.rate is not None and (asked.rate >= knee or all(played.growth)):
+        knee = min(asked.rate, played.served)
     return LoadPlay(predictor, asked, scene, played, knee, scheduler)
 
 

@@ -8,8 +8,9 @@ An answer of N tokens takes n = (N − 1)/E decode steps; a step gives E tokens 
 
 With lanes of pipeline stages each has its share of the places; all of them pass the busiest stage in turn. D fills the
 places and the cache, and where it mixes, leaves room for the prompts in the token budget: D·w + q·S ≤ B.
-It is an approximation (lengths at their means; lanes whose steps differ in length leave stages idle, so that it is an
-upper bound there), and an answer that rests on it alone says so.
+A prompt comes whole, or in pieces that fill a step: where fewer than one begins in a step, a share of the steps holds
+one. It is an approximation (lengths at their means; lanes whose steps differ in length leave stages idle, so that it is
+an upper bound there), and an answer that rests on it alone says so.
 """
 
 from __future__ import annotations
@@ -74,10 +75,13 @@ def full_engine(tables: tuple[Table, Table], rules: Rules, isl: float, osl: floa
     decoding = min(places * after / (after + 1.0), budget * after / (new + after * width)) if after > 0.0 else 0.0
     begun = decoding / after if after > 0.0 else min(places, budget / new)
     own = decoding / replicas
-    time = _decode_time(tables, decoding, context) if decoding >= 1.0 else 0.0
+    time = _decode_time(tables, decoding, context) * min(decoding, 1.0) if decoding > 0.0 else 0.0
     alone = _shared(table, own * width) if decoding >= 1.0 else 0.0
     each = begun / replicas
-    added = _attention(table, new, cached) * each + _shared(table, own * width + each * new) - alone
+    chunk = min(new, max(rules.budget - own * width, 1.0))  # prompts come whole, or in pieces that fill a step
+    held = min(each * new / chunk, 1.0)
+    added = _attention(table, new, cached) * each
+    added += held * (_shared(table, own * width + max(chunk, each * new)) - alone)
     added += _images(table, 1) * each
     if table.pooled_dense:
         pooled = table.pooled_dense, table.pooled_counts, table.pooled_times

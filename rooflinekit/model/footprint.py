@@ -129,11 +129,11 @@ def _rotary_tables(model: Model, stream: Dtype) -> Iterator[float]:
     """Cosine and sine of every position, in the stream's format, once for each rotary width (vLLM's get_rope)."""
     if model.max_context is None:
         return
-    mixers = {layer.mixer for layer in model.layer_counts}
-    widths = {m.head_dim for m in mixers if isinstance(m, Attention) and m.rotary}
-    widths |= {m.rope_dim for m in mixers if isinstance(m, LatentAttention) and m.rotary}
-    widths |= {m.rope_dim for m in mixers if isinstance(m, CompressedAttention)}
-    for width in widths:
+    mixers = [layer.mixer for layer in model.layer_counts]
+    widths = [m.head_dim for m in mixers if isinstance(m, Attention) and m.rotary]
+    widths += [m.rope_dim for m in mixers if isinstance(m, LatentAttention) and m.rotary]
+    widths += [m.rope_dim for m in mixers if isinstance(m, CompressedAttention)]
+    for width in dict.fromkeys(widths):
         yield model.max_context * width * stream.bytes
 
 

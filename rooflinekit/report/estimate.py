@@ -17,6 +17,7 @@ from rooflinekit.model.types.units import format_bytes, format_count, format_tim
 from rooflinekit.report import document as blocks
 from rooflinekit.report.document import asked, ended, formats, headed, ms, three
 from rooflinekit.report.request import LEAST, Request, Waterfall, counted, latencies, share_text, step_parts
+from rooflinekit.specs import noun_of
 
 _KERNEL_HEADER = ["kernel", "n", "FLOP", "bytes", "FLOP/B", "time", "bound", "share", "limit"]
 _MEMORY_BAR = 16
@@ -94,9 +95,11 @@ def _answered(estimate: results.Estimate, request: Request | None) -> Iterator[b
     e, load, memory = estimate, estimate.load, estimate.memory
     if not memory.fits:
         more = format_bytes(memory.needed_bytes - memory.available_bytes)
-        yield blocks.Words(f"DOES NOT FIT: {more} too little on each GPU; the times are those it would have")
+        yield blocks.Words(
+            f"DOES NOT FIT: {more} too little on each {noun_of(e.gpu)}; the times are those it would have"
+        )
     elif load is not None and not load.stable:
-        yield blocks.Words(f"OVERLOAD: {three(load.rate)}/s arrive, {three(load.knee_rate)}/s can be served")
+        yield blocks.Words(f"OVERLOAD: {three(load.rate)}/s arrive, {three(load.knee_rate)}/s are served")
     elif request is not None:
         yield blocks.Words(request.answer, *others_words(e.interval80, e.interval))
 
@@ -117,7 +120,7 @@ def _detail(estimate: results.Estimate) -> Iterator[blocks.Section]:
         uses = (*(percent(share) for share in step.shares.values()), three(step.intensity))
         rows.append([title.partition(" (")[0], ms(step.time_ms), *uses, percent(step.mfu), percent(step.mbu)])
     yield blocks.Section("", [blocks.CellTable(causes, rows)])
-    facts = [("energy", _spent(estimate.energy))] if estimate.energy else []
+    facts = [("energy", _spent(estimate.energy, estimate.gpu))] if estimate.energy else []
     facts += [("intervals", estimate.interval_tested)] if estimate.interval_tested else []
     yield blocks.Section("", [blocks.Facts(*facts)])
     for each in estimate.measure:
@@ -160,7 +163,7 @@ def _kernels(step: results.StepResult) -> list[list[str]]:
 def _speeds(estimate: results.Estimate) -> list[tuple[str, str]]:
     """Rates of the deployment, of each GPU and of each user, and what a request takes; under load also the queue."""
     e = estimate
-    each = f" ({three(e.output_tok_s_per_gpu)} per GPU)" if e.inputs["gpus"] > 1 else ""
+    each = f" ({three(e.output_tok_s_per_gpu)} per {noun_of(e.gpu)})" if e.inputs["gpus"] > 1 else ""
     words = [f"{three(e.output_tok_s)} tok/s{each}, {three(e.output_tok_s_per_user)} per user"]
     if e.load is None:
         words.append(f"{ms(e.e2e_ms)} a request")
@@ -202,7 +205,9 @@ def _span(interval: Mapping[str, Sequence[float]] | None, key: str) -> list[str]
 
 def _load(estimate: results.Estimate, load: results.LoadResult) -> list[tuple[str, str]]:
     """Distance from saturation, played requests, and goodput."""
-    served = f" of at most {three(load.knee_rate)} (knee, approximate)" if estimate.inputs["rate"] else ""
+    knee = three(load.knee_rate)
+    served = f" of at most {knee} (knee, approximate)" if load.stable else f", of which {knee} are served"
+    served = served if estimate.inputs["rate"] else ""
     facts = [
         ("load", f"{three(load.rate)} requests/s{served}"),
         ("", f"{three(load.running)} of {load.slots:,} places taken; prompts {percent(load.prompt_share)} of the time"),
@@ -238,7 +243,7 @@ def _memory(estimate: results.Estimate, detailed: bool) -> list[tuple[str, str]]
         return facts
     blocks = f"{memory.kv_pool_tokens:,} tokens in {memory.kv_blocks:,} blocks"
     pool = f"KV pool {format_bytes(memory.kv_pool_bytes)}: {blocks}"
-    each = ", on the busiest GPU" if estimate.inputs["gpus"] > 1 else ""
+    each = f", on the busiest {noun_of(estimate.gpu)}" if estimate.inputs["gpus"] > 1 else ""
     return [
         *facts,
         (
@@ -252,17 +257,16 @@ def _memory(estimate: results.Estimate, detailed: bool) -> list[tuple[str, str]]
     ]
 
 
-def _spent(energy: results.EnergyResult) -> str:
-    """The power of a GPU, and what the joules of a token are spent on."""
+def _spent(energy: results.EnergyResult, gpu: str) -> str:
+    """The power of a board, and what the joules of a token are spent on."""
     whole = energy.energy_per_output_token_j
     parts = sorted(energy.parts_j.items(), key=lambda part: -part[1])
     shares = ", ".join(
         f"{_SPENT.get(name, name)} {percent(joules / whole)}" for name, joules in parts if joules / whole >= LEAST
     )
     low, high = energy.interval
-    power = (
-        f"{energy.power_w_per_gpu:.0f} W a GPU ({low:.0f} – {high:.0f}), {energy.plug_w_per_gpu:.0f} W with its host"
-    )
+    power = f"{energy.power_w_per_gpu:.0f} W a {noun_of(gpu)} ({low:.0f} – {high:.0f})"
+    power += f", {energy.plug_w_per_gpu:.0f} W with its host"
     return f"{power}; {three(whole)} J an output token, prompts included: {shares}"
 
 

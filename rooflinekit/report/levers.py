@@ -11,6 +11,7 @@ from rooflinekit.model.types.units import format_bytes, significant
 from rooflinekit.report import document as blocks
 from rooflinekit.report.document import ended, formats, headed, ms, three, tokens_in
 from rooflinekit.report.look import RESOURCES
+from rooflinekit.specs import noun_of
 
 _SMALL = 5e-3
 _ROUNDED = "measure quality"  # what the caveat of every format of fewer bits says
@@ -22,9 +23,11 @@ _MOVE = ["move", "TTFT", "TPOT", "tok/s/GPU", "cost", "J/token", "GPUs", "$/Mtok
 
 def document(found: Levers) -> blocks.Document:
     """The whole answer."""
-    i, now = found.inputs, found.answer
+    i, now, noun = found.inputs, found.answer, noun_of(found.gpu)
     cost = now.usd_per_million_output
-    priced = f"{significant(now.gpu_seconds_per_token * 1e6)} GPU seconds" if cost is None else f"${significant(cost)}"
+    priced = (
+        f"{significant(now.gpu_seconds_per_token * 1e6)} {noun} seconds" if cost is None else f"${significant(cost)}"
+    )
     if i["rate"] is not None:
         load = f"{i['rate']:g} requests/s"
     else:
@@ -41,7 +44,7 @@ def document(found: Levers) -> blocks.Document:
             blocks.Words(*re.split(r" (?=Best for |Weights are )", found.sentence)),
         ]),
         blocks.Section("", [blocks.Words(
-            f"now: TTFT {ms(now.ttft_ms)}, TPOT {ms(now.tpot_ms)}, {now.output_tok_s_per_gpu:,.0f} tok/s per GPU; "
+            f"now: TTFT {ms(now.ttft_ms)}, TPOT {ms(now.tpot_ms)}, {now.output_tok_s_per_gpu:,.0f} tok/s per {noun}; "
             f"{priced} per million output tokens, prompts included; {format_bytes(now.kv_bytes_per_token)} of cache "
             "a token", indent="",
         )]),

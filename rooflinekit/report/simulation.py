@@ -11,6 +11,7 @@ from rooflinekit.report.document import CellTable, Document, Section, Words, end
 from rooflinekit.report.estimate import others_words
 from rooflinekit.report.request import Bars, Request, latencies
 from rooflinekit.simulation.outcome import Outcome, ReplicaUse, Spread
+from rooflinekit.specs import noun_of
 
 _USE = ["replica", "role", "steps", "busy", "batch", "KV used", "prefix hits"]
 _MOST = 32  # replicas with a row of their own
@@ -42,12 +43,20 @@ def document(outcome: Outcome) -> Document:
         [
             "output",
             f"{three(o.output_tok_s)} tok/s",
-            "" if o.output_tok_s_per_gpu == o.output_tok_s else f"{three(o.output_tok_s_per_gpu)} tok/s a GPU",
+            ""
+            if o.output_tok_s_per_gpu == o.output_tok_s
+            else f"{three(o.output_tok_s_per_gpu)} tok/s a {noun_of(o.gpu)}",
         ],
         ["requests", f"{three(o.request_rate)} /s", ""],
     ]
     if o.power_w_per_gpu is not None:
-        rates.append(["power", f"{o.power_w_per_gpu:.0f} W a GPU", f"{three(o.energy_per_output_token_j)} J a token"])
+        rates.append(
+            [
+                "power",
+                f"{o.power_w_per_gpu:.0f} W a {noun_of(o.gpu)}",
+                f"{three(o.energy_per_output_token_j)} J a token",
+            ]
+        )
     if o.goodput is not None:
         rates.append(["goodput", f"{three(o.goodput_rate)} /s", f"{percent(o.goodput, 1)} meet the objective"])
     shown = o.replicas if len(o.replicas) <= _MOST else ReplicaUse.means(o.replicas)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from rooflinekit.estimation.results import DoubtResult
 from rooflinekit.load.played import Sample, marks, standard_errors
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.serving.energy import token_energy
+from rooflinekit.model.serving.energy import Run, run_power, token_energy
 from rooflinekit.model.serving.flight import InFlight
+from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.types.answer import DeploymentAnswer, Json, plain_fields
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.model.types.late import np
 from rooflinekit.simulation.event_loop import Simulation
 from rooflinekit.simulation.kv_blocks import BlockPool
 from rooflinekit.simulation.ledger import RESOLUTION, Ledger, RequestObjective, Sketch
@@ -198,11 +198,12 @@ class Books:
     gpus: int
     gpu_seconds: float  #: of all accelerators, each as long as its run
     steps: int
-    decoded: int  #: tokens
+    tokens: int  #: of all outputs
     swapped: int
     diverging: int
     unsettled: int
     interrupted: bool
+    served: float | None = None  #: requests a second, where the loop played [1/s]
     runs: int = 1
     exact: Mapping[str, Sample] = field(default_factory=dict)  #: latencies by their names in the ledger, where kept
     parts: tuple[dict[str, float], dict[str, float]] | None = None  #: of TTFT and TPOT [ms], where the loop played
@@ -237,11 +238,9 @@ class Books:
         return cls(
             ledger=ledger,
             duration=seconds,
-            joules=energy_of(predictors, works, ledger.finished, seconds),
             gpus=gpus,
             gpu_seconds=gpus * seconds,
             steps=sum(work.steps for work in works),
-            decoded=sum(work.made for work in works),
             swapped=sum(work.swapped for work in works),
             diverging=int(all(growth)),
             unsettled=int(growth[0]),
@@ -266,6 +265,8 @@ class Books:
             run.ledger,
             run.now,
             batches.growth,
+            joules=energy_of(predictors, works, [use.role for use in uses[: len(works)]], run.ledger.finished, run.now),
+            tokens=sum(work.made + work.first_tokens for work in works),
             uses=tuple(uses),
             pieces=batches.full,
             interrupted=run.interrupted,
@@ -297,8 +298,8 @@ class Books:
         return cls(**plain | {"ledger": Ledger.of(plain["ledger"], objective), "uses": uses})
 
 
-_UNWRITTEN = ("exact", "parts", "others_spans")
-_ADDED = ("gpus", "gpu_seconds", "steps", "decoded", "swapped", "diverging", "unsettled", "runs")
+_UNWRITTEN = ("exact", "served", "parts", "others_spans")
+_ADDED = ("gpus", "gpu_seconds", "steps", "tokens", "swapped", "diverging", "unsettled", "runs")
 
 
 @dataclass(frozen=True)
@@ -325,7 +326,7 @@ class Outcome(DeploymentAnswer):
     output_tok_s: float | None
     output_tok_s_per_gpu: float | None
     power_w_per_gpu: float | None  #: mean over the run and all boards, idle while nothing runs
-    energy_per_output_token_j: float | None  #: all energy of the run over all tokens that were decoded
+    energy_per_output_token_j: float | None  #: all energy of the run over all output tokens
     steps: int
     replicas: tuple[ReplicaUse, ...]
     diverges: bool
@@ -373,28 +374,31 @@ class Outcome(DeploymentAnswer):
         return pd.DataFrame(self.timeline)
 
 
-def energy_of(predictors: Sequence[Predictor], works: Sequence[ReplicaWork], finished: int, now: float) -> float | None:
+def energy_of(
+    predictors: Sequence[Predictor], works: Sequence[ReplicaWork], roles: Sequence[str], finished: int, now: float
+) -> float | None:
     """Energy of a run of so many seconds [J]; None where no power limit is known.
 
-    `predictors` and `works` are those of the replicas. Each replica's prompts and tokens at its mean batch and the mean
-    lengths of the run, and idle power while it waits.
+    predictors, works, roles: of the replicas. Those of one role and deployment spend together what `run_power` says at
+    their mean batch and the mean lengths of the run.
     """
     finished = max(finished, 1)
-    rows = [(work.computed, work.made, work.decode_steps, work.busy) for work in works]
-    computed, made, steps, worked = np.array(rows, float).T
-    isl, osl = (max(float(each.sum()) / finished, 1.0) for each in (computed, made))
+    isl = max(sum(work.computed for work in works) / finished, 1.0)
+    osl = max(sum(work.made + work.first_tokens for work in works) / finished, 1.0)
+    alike: dict[tuple[int, str], list[int]] = {}
+    for place, (predictor, role) in enumerate(zip(predictors, roles, strict=True)):
+        alike.setdefault((id(predictor), role), []).append(place)
     joules = 0.0
-    for predictor in {id(each): each for each in predictors}.values():  # replicas of one deployment at once
-        law, gpus = predictor.plan.system.accelerator.power, predictor.plan.deployment.gpus
-        if law is None:
+    for places in alike.values():
+        predictor, own = predictors[places[0]], [works[place] for place in places]
+        if predictor.plan.system.accelerator.power is None:
             return None
-        own = np.array([each is predictor for each in predictors])
-        users = np.maximum(made[own] / np.maximum(steps[own], 1.0), 1.0)
-        each = token_energy(predictor, InFlight(users, isl, osl))
-        busy = gpus * worked[own]
-        spent = each.step.total * made[own] + each.prompt.total * computed[own] / isl
-        spent = np.clip(spent, law.idle * busy, law.held * law.limit * busy)
-        joules += float(np.sum(spent + law.idle * gpus * np.maximum(now - worked[own], 0.0)))
+        decoded, steps = (float(sum(getattr(work, name) for work in own)) for name in ("made", "decode_steps"))
+        yielded = predictor.draft.choice.tokens_per_pass if isinstance(predictor, SpeculativePredictor) else 1.0
+        load = InFlight(max(decoded / yielded / steps, 1.0) if steps else 1.0, isl, osl)
+        computed, busy = (sum(getattr(work, name) for work in own) for name in ("computed", "busy"))
+        run = Run(computed / isl, decoded, 1.0, busy, now * len(own))
+        joules += float(run_power(token_energy(predictor, load), run).joules_per_output_token) if now else 0.0
     return joules
 
 
@@ -432,7 +436,7 @@ def summarise(books: Books, **more: Any) -> Outcome:
         output_tok_s=speed,
         output_tok_s_per_gpu=None if speed is None else speed / gpus,
         power_w_per_gpu=_finite(spent / books.gpu_seconds) if books.gpu_seconds else None,
-        energy_per_output_token_j=_finite(spent / books.decoded) if books.decoded else None,
+        energy_per_output_token_j=_finite(spent / books.tokens) if books.tokens else None,
         steps=books.steps,
         replicas=books.uses,
         diverges=books.diverges,

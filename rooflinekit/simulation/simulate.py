@@ -128,6 +128,7 @@ class Load:
     before: Iterable[tuple[int, Sequence[int]]] = ()  #: blocks of former requests by conversation, the latest last
     count: int = 0  #: of requests, where it is known
     prompts: int = 0  #: different ones, which are sent again and again (0: no two are equal)
+    cached: float = 0.0  #: mean tokens of a prompt that are in the cache already, the same share of each
     lengths: tuple[Length, Length] | None = None  #: of prompts and answers; None: those of the arrivals
     blocks: bool = False  #: whether prompts are known by their blocks
     keep: Callable[[Job, float, str], None] | None = None  #: sees every request as it ends: when, and how
@@ -220,10 +221,11 @@ def _by_loop(resolved: Resolved, load: Load, setup: Setup, drawn: Drawn, seen: _
         load.users,
         warmup=load.warmup,
         prompts=load.prompts,
+        cached=load.cached,
         requests=len(drawn.isl) - (load.warmup if load.users else 0),
         source=lambda *_: drawn,
     )
-    clients = scene.clients(drawn, load.users, load.warmup, prompts=load.prompts)
+    clients = scene.clients(drawn, load.users, load.warmup, asked.cached / asked.isl.mean, load.prompts)
     played, gaps, interrupted = play_scene(scene, clients, seen.timeline, seen.ended)
     found = LoadPlay(predictor, asked, scene, played, math.nan, setup)
     works = works_of(played)
@@ -233,9 +235,12 @@ def _by_loop(resolved: Resolved, load: Load, setup: Setup, drawn: Drawn, seen: _
         ledger_of(played, gaps, load.objective),
         played.now,
         played.growth,
+        joules=None if found.power is None else float(found.power.joules_per_output_token * found.run.tokens),
+        tokens=int(found.run.tokens),
         uses=uses_of(played, works, scene.front.encoders),
         pieces=pieces_of(played),
         interrupted=interrupted,
+        served=played.served if played.counted.any() else None,
         exact=samples_of(played),
         parts=parts_of(found),
         others_spans=found.played.others_spans,
@@ -264,12 +269,15 @@ def _by_objects(
 ) -> tuple[Books, dict[str, Any]]:
     settings = resolved.plan.deployment.settings
     told = {
+        "cached": load.cached,
         "seed_reuse": load.prompts,
         "scheduler_recv_interval": settings.scheduler_recv_interval > 1,
         "batch_wait": settings.batch_wait,
     }
     if alone := [name for name, value in told.items() if value]:
-        raise InputError(f"{alone[0]} is not known with pools, prefix blocks, cache tiers, sessions or a duration")
+        raise InputError(
+            f"{alone[0]} is not known with pools, prefix blocks, cache tiers, samples, sessions or a duration"
+        )
     batches = Batches()
     run = _run(resolved, load, setup, watch, prefill, batches)
     fleet = run.fleet
@@ -418,8 +426,9 @@ def _notes(books: Books) -> Iterator[str]:
     if books.diverging and not books.diverges:
         yield f"requests pile up in {books.diverging} of {books.runs} cells as long as they come"
     if books.diverges:
+        served = "" if books.served is None else f" ({books.served:.4g}/s)"
         yield (
-            f"overload: fewer requests are served than come, so the queue grows as long as they come "
+            f"overload: fewer requests are served than come{served}, so the queue grows as long as they come "
             f"({ledger.arrived:,} here). Waits are those of this run, and longer in a longer one"
         )
     elif not books.settled:
@@ -448,6 +457,7 @@ class TrafficQuestion:
     clean: bool = False
     isl: str = "1024"
     osl: str = "256"
+    cached: int = 0
     requests: int | None = None
     warmup: int | None = None
     duration: float = math.inf
@@ -499,6 +509,7 @@ def make_load(
     users, warmup = question.concurrency, question.warmup or 0
     notes: tuple[str, ...] = ()
     count, lengths, blocks = 0, None, question.shared_prefix >= _PREFIX_TOKENS
+    _refuse_cached(question)
     if question.sessions is not None:
         if images:
             raise InputError("images and sessions exclude each other: which turns show images is not known")
@@ -518,7 +529,8 @@ def make_load(
         isl, osl = longer(parse_length(question.isl), images), parse_length(question.osl)
         count = question.requests or STEADY
         if isinstance(process, Gamma) and question.requests is None and math.isinf(question.duration):
-            asked = steady(AskedLoad(isl, osl, rate=process.rate, burstiness=process.cv, warmup=question.warmup))
+            told: dict[str, Any] = {"warmup": question.warmup, "cached": float(question.cached)}
+            asked = steady(AskedLoad(isl, osl, rate=process.rate, burstiness=process.cv, **told))
             count, warmup = asked.count, asked.filling
         elif question.warmup is None and question.requests is None and math.isinf(question.duration) and users is None:
             warmup = STEADY // FILLING  # of an open loop: while the engine fills
@@ -538,8 +550,16 @@ def make_load(
         raise WorkloadError(f"warmup={warmup} leaves none of {sent:,} requests to count; use fewer")
     arrivals = _dressed(arrivals, question)
     load = Load(arrivals, typical, longest, users, warmup, question.duration, objective, count=count, lengths=lengths,
-                blocks=blocks)  # fmt: skip
+                blocks=blocks, cached=float(question.cached))  # fmt: skip
     return load, hash_tokens, notes
+
+
+def _refuse_cached(question: TrafficQuestion) -> None:
+    """Raise InputError or WorkloadError where no prompt has so many tokens in the cache."""
+    if question.cached and (question.trace is not None or question.sessions is not None):
+        raise InputError("cached is about prompts of stated lengths; leave it out with sessions and traces")
+    if question.cached >= (isl := parse_length(question.isl).mean):
+        raise WorkloadError(f"cached={question.cached} leaves nothing of isl={isl:g} to compute; use less")
 
 
 def _traced(question: TrafficQuestion, seed: int) -> tuple[Trace, tuple[Length, Length] | None]:
@@ -647,8 +667,22 @@ def simulate(
         )
         more["inputs"] |= {name: given.get(name, 0) for name in ("prefill_replicas", "seed")}
         more["inputs"] |= {"replicas": given.get("replicas", 1), "cells": cells}
-    more["inputs"] = _asked(_question(given)) | more["inputs"]
+    question = _question(given)
+    more["inputs"] = _asked(question) | more["inputs"]
+    more["warnings"] += tuple(_stream_note(question, books))
     return _answered(books, more, timeline)
+
+
+def _stream_note(question: TrafficQuestion, books: Books) -> Iterator[str]:
+    """Note where an open stream of sessions sent another number of requests than was asked for."""
+    if question.sessions is None or question.rate is None or question.duration < math.inf or books.interrupted:
+        return
+    asked = (question.requests or STEADY) + (question.warmup or 0)
+    if books.ledger.arrived != asked:
+        yield (
+            f"{books.ledger.arrived:,} requests came in the {asked / question.rate:.4g} s in which {asked:,} come in "
+            "the mean: sessions send as their users think"
+        )
 
 
 def _cell(model: str | PathLike[str], gpu: str | PathLike[str], given: OwnKeywords, number: int) -> Books:

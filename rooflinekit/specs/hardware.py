@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Literal, get_args, get_origin
 
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.errors import DeploymentError, SpecError
+from rooflinekit.model.types.errors import DeploymentError, RooflinekitError, SpecError
 from rooflinekit.model.types.hardware import Accelerator, Price, Provenance, System
 from rooflinekit.specs import sanity
 from rooflinekit.specs.files import Parsed, kept, once, refuse_cut
@@ -193,6 +193,7 @@ def read_facts(path: Path) -> sanity.AcceleratorFacts:
         price=None if price is None else _price(root, price),
         tile_rows=cores.tile_rows,
         is_cpu=cores.kind == "core",
+        noun=_NOUNS.get(cores.kind, "accelerator"),
         aliases=file.aliases,
         notes=file.notes,
         provenance=tuple(_provenance(root, file)),
@@ -211,6 +212,33 @@ def read_facts(path: Path) -> sanity.AcceleratorFacts:
         pcie_generation=links.pcie_generation,
         unusual=compute.unusual,
     )
+
+
+_NOUNS = {"core": "CPU", "CU": "GPU", "GPU core": "GPU", "SM": "GPU", "Xe core": "GPU"}  # by the kind of its cores
+
+
+def counted_chips(count: int, *gpus: str) -> str:
+    """So many accelerators in words; of several kinds, or of one that nobody knows, by the wide word.
+
+    >>> counted_chips(2, "h100-sxm"), counted_chips(1, "cpu-xeon-8480-2s"), counted_chips(3, "h100-sxm", "tpu-v6e")
+    ('2 GPUs', '1 CPU', '3 accelerators')
+    """
+    return f"{count:,} {noun_of(*gpus)}{'' if count == 1 else 's'}"
+
+
+def noun_of(*gpus: str) -> str:
+    """Word for accelerators by their names or paths.
+
+    >>> noun_of("tpu-v6e"), noun_of("mi300x", "h100-sxm")
+    ('accelerator', 'GPU')
+    """
+    nouns = set()
+    for gpu in gpus:
+        try:
+            nouns.add(load_accelerator(gpu).value.noun)
+        except RooflinekitError:
+            nouns.add("accelerator")
+    return nouns.pop() if len(nouns) == 1 else "accelerator"
 
 
 def _price(root: FileSection, quote: _Quote) -> Price:

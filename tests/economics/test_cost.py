@@ -175,7 +175,7 @@ class TestParts:
         ({"long_context": 1}, "long_context must be"),
         ({"rate": 5.0, "concurrency": 8}, "rate and concurrency exclude each other"),
         ({"rate": 5.0, "utilisation": 0.5}, "rate and utilisation exclude each other"),
-        ({"rate": 500.0}, "overload: 500/s arrive, .* can be served"),
+        ({"rate": 500.0}, "overload: 500/s arrive, .* are served"),
     ],
 )
 def test_bad_input_is_one_line(scenario: dict[str, Any], message: str) -> None:

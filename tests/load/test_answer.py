@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.estimation.estimator import resolve
+from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.estimation.loaded import load_result
 from rooflinekit.load.answer import MOST, AskedLoad, play_load
 from rooflinekit.load.arrays import Clients
@@ -112,6 +112,39 @@ def test_the_law_of_a_full_engine_is_what_a_full_engine_does(name):
     rate = (len(middle) - 1) / float(middle[-1] - middle[0])
     low, high = (0.0, 0.8) if name == "lanes" else (-0.08, 0.12)  # idle stages of lanes are not in it
     assert low < found.knee / rate - 1.0 < high
+
+
+@pytest.mark.parametrize(
+    ("gpu", "deployment", "isl"),
+    [
+        ("m4-max", {"engine": "llama.cpp"}, 1024),
+        ("h100-sxm", {"max_num_seqs": 8}, 1024),
+        ("h100-sxm", {"max_num_seqs": 1}, 1024),
+        ("l40s", {"max_num_seqs": 16}, 4000),
+    ],
+)
+def test_the_law_of_few_places_counts_steps_with_a_whole_prompt(gpu, deployment, isl):
+    """Between two prompts come many steps without one: the mean step is none of these."""
+    places = resolve("llama-3-8b", gpu, read_deployment(deployment), None).predictor
+    asked = AskedLoad(Fixed(isl), Uniform(205, 307), users=64, requests=192)
+    found = play_load(places, asked)
+    ends = np.sort(found.played.end)[64:128]
+    assert found.knee == pytest.approx((len(ends) - 1) / float(ends[-1] - ends[0]), rel=0.06)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "llama.cpp"])
+def test_an_overload_names_one_figure_of_what_is_served(engine):
+    """The note, the knee and the simulator's words have what was played; it is what a closed loop gets."""
+    gpu = "m4-max" if engine == "llama.cpp" else "l40s"
+    asked = {"engine": engine, "osl": "uniform:200-312"}
+    found = rk.estimate("llama-3-8b", gpu, rate=12.0, **asked)
+    served = f"{found.load.knee_rate:.4g}"
+    assert f"12 requests/s arrive, {served} are served" in found.warnings[0]
+    said = rk.simulate("llama-3-8b", gpu, rate=12.0, **asked).warnings
+    assert any(f"fewer requests are served than come ({served}/s)" in warning for warning in said)
+    users = 2 * found.load.slots
+    full = rk.estimate("llama-3-8b", gpu, concurrency=users, requests=10 * users, warmup=2 * users, **asked)
+    assert found.load.knee_rate == pytest.approx(full.load.rate, rel=0.1)
 
 
 def test_lanes_take_the_stages_one_after_the_other():

@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rooflinekit as rk
-from rooflinekit.decision.planning.inverse import break_even_prices, largest, last_before_violation, required_bandwidth
+from rooflinekit.decision.planning.inverse import (
+    Capacity,
+    affordable,
+    break_even_prices,
+    largest,
+    last_before_violation,
+    required_bandwidth,
+)
 from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError, InputError, UnknownNameError
 
 
@@ -138,3 +145,13 @@ def test_a_model_that_does_not_fit_has_no_largest_batch() -> None:
         largest("batch", "llama-3.3-70b", isl=1000, osl=100)
     with pytest.raises(InputError, match="at least two gpus"):
         break_even_prices("llama-3-8b", "h100-sxm", rate=1)
+
+
+def test_options_that_carry_less_are_asked_for_one_rate(monkeypatch):
+    """A budget sizes few fleets: the digits that are printed of the best option, and one of each other."""
+    sized = []
+    fleet = Capacity.fleet
+    monkeypatch.setattr(Capacity, "fleet", lambda self, rate: sized.append(rate) or fleet(self, rate))
+    solved = affordable("llama-3-8b", "h100-sxm", "p95 tpot<50ms", 10 * 730 * 3.0, price=3.0, tp=[1, 2, 4])
+    assert solved.scenario["gpus"] == 10
+    assert len(sized) < 120

@@ -19,7 +19,7 @@ from rooflinekit.model.graph.javascript import Printed
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.power import PARTS
 from rooflinekit.model.roofline import time_parts
-from rooflinekit.model.serving.energy import TokenEnergy, static_energy
+from rooflinekit.model.serving.energy import TokenEnergy, load_power, static_energy
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.time import ENDS, Time
 from rooflinekit.model.types.workload import Workload
@@ -124,13 +124,13 @@ def static_answer(predictor: Predictor, at: dict[str, float], fixed: bool) -> li
     rate = point.output_rate(work.batch, work.osl)
     gpu = predictor.plan.system.accelerator
     parts = [list(time_parts(step, gpu).values()) for step in (point.prefill, point.decode)]
-    spent = energies(static_energy(predictor, work, point), work, None) if gpu.power else 0.0
+    spent = energies(static_energy(predictor, work, point), work) if gpu.power else 0.0
     return [*spans, memory, point.e2e(work.osl), rates(predictor, rate, point.tpot), spent, *rows, parts]
 
 
-def energies(tokens: TokenEnergy, work: Workload, rate: Any) -> list[Any]:
+def energies(tokens: TokenEnergy, work: Workload) -> list[Any]:
     """Power, share of busy time and joules, as the command line has them."""
-    found = EnergyResult.of(tokens, work, rate)
+    found = EnergyResult.of(tokens, work, load_power(tokens, work.osl, lone=1.0))
     parts = [list(found.parts_j.values())]
     parts += [[float(getattr(each, part)) for part in PARTS] for each in (tokens.step, tokens.prompt)]
     prompt = [joules / float(work.isl - work.cached) for joules in parts[2]]

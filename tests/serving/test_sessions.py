@@ -171,3 +171,14 @@ def test_first_prompts_beyond_the_context_are_said():
     answer = rk.plan("llama-3-8b", sessions="chat:turns=3,first=100000", tp=[1], aggregated_only=True, slo="ttft<60s",
                      **asked)  # fmt: skip
     assert sum("are cut to 8,192" in each for each in answer.warnings) == 1
+
+
+def test_an_open_stream_of_sessions_says_how_many_requests_came():
+    found = rk.simulate("llama-3-8b", sessions="chat", rate=2.0, requests=300, calibration="none")
+    assert found.requests.arrived != 300
+    assert any(
+        f"{found.requests.arrived} requests came in the 150 s in which 300 come" in note for note in found.warnings
+    )
+    closed = rk.simulate("llama-3-8b", sessions="chat", concurrency=4, requests=60, calibration="none")
+    assert closed.requests.arrived == 60
+    assert not any("in the mean" in note for note in closed.warnings)

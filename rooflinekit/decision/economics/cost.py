@@ -513,7 +513,7 @@ def sequences_at(predictor: Predictor, asked: CostQuestion) -> float:
     with room_for_one(predictor, asked.isl.mean, asked.osl.mean):
         played = play_load(predictor, load)
     if not played.stable:
-        raise WorkloadError(f"overload: {asked.rate:g}/s arrive, {played.knee:.3g}/s can be served; add replicas")
+        raise WorkloadError(f"overload: {asked.rate:g}/s arrive, {played.knee:.3g}/s are served; add replicas")
     return played.sequences
 
 

@@ -21,11 +21,11 @@ from rooflinekit.decision.economics.token_prices import MILLION, token_times
 from rooflinekit.decision.planning.demand import Demand
 from rooflinekit.decision.planning.fleet import Option, Part, Replica
 from rooflinekit.decision.sweeping.pareto import on_front
-from rooflinekit.model.power import Energy, plug_power
-from rooflinekit.model.serving.energy import load_power, token_energy
+from rooflinekit.load.answer import LoadPlay
+from rooflinekit.model.power import plug_power
 from rooflinekit.model.types.answer import Plain
 from rooflinekit.model.types.units import GB
-from rooflinekit.specs import load_accelerator
+from rooflinekit.specs import counted_chips, load_accelerator
 
 LOAD_GB_S = 5.0
 LOAD_ASSUMPTION = "assumption: one local NVMe drive for each replica"
@@ -170,24 +170,21 @@ def _pieces(part: Part, demand: Demand, tariff: Tariff) -> tuple[float, float, f
 def fleet_watts(parts: Sequence[Part], demand: Demand, pue: float, peak: bool = False) -> float | None:
     """Power of a fleet at the meter in the mean of the day, or at its peak; None without a rated power.
 
-    Boards with their share of hosts and power supplies, times PUE; boards that no replica has are not counted.
-
-    Pools compute prompts alone, or tokens alone; every replica draws idle power between its requests.
+    Boards with their share of hosts and power supplies, times PUE; boards that no replica has are not counted. Every
+    replica draws what it drew in the plays at its load, idle power between its requests among it.
     """
-    whole, osl = 0.0, demand.osl.mean
+    whole = 0.0
     for part in parts:
-        predictor, seen = part.replica.predictor, part.seen(demand)
-        if predictor.plan.system.accelerator.power is None:
+        if part.replica.predictor.plan.system.accelerator.power is None:
             return None
         load = part.load(demand) if peak else part.mean_load(demand)
-        tokens = token_energy(predictor, part.bearer.in_flight(seen, load))
-        if part.role == "prefill":
-            tokens = replace(tokens, step=Energy(), step_seconds=0.0)
-        elif part.role == "decode":
-            tokens = replace(tokens, prompt=Energy(), prompt_seconds=0.0)
-        made = part.bearer.read(seen, load, lambda played: played.output_rate) if demand.closed else load * osl
-        whole += float(load_power(tokens, osl, made).plug) * part.gpus
+        whole += part.bearer.read(part.seen(demand), load, _plug_watts) * part.gpus
     return whole * pue
+
+
+def _plug_watts(played: LoadPlay) -> float:
+    """Power of a board with its share of the machine, in a play [W]; 0 where no power limit is known."""
+    return 0.0 if played.power is None else float(played.power.plug)
 
 
 def cold_start_s(replica: Replica, tariff: Tariff) -> float:
@@ -270,7 +267,7 @@ class Hosts(Plain):
     racks: int | None = None
 
     def __str__(self) -> str:
-        left = f", {self.spare} GPU{'s' if self.spare > 1 else ''} free" if self.spare else ""
+        left = f", {counted_chips(self.spare, self.gpu)} free" if self.spare else ""
         return f"{self.count:,} {self.kind}{'s' if self.count > 1 else ''} of {self.size} {self.gpu}{left}"
 
     @property

@@ -403,7 +403,8 @@ def _room(predictor: Predictor, demand: Demand) -> float:
     if room < 1.0 or float(memory.max_batch(longest, longest)) < 1.0:
         held = memory.evaluate(1.0, longest, longest)
         raise DoesNotFitError(
-            f"weights take {float(held.weight_bytes) / 1e9:.1f} of {float(held.capacity_bytes) / 1e9:.1f} GB a GPU, "
+            f"weights take {float(held.weight_bytes) / 1e9:.1f} of {float(held.capacity_bytes) / 1e9:.1f} GB "
+            f"a {predictor.plan.system.accelerator.noun}, "
             f"and no request of {longest:,.0f} tokens fits beside them"
         )
     return room

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from statistics import NormalDist
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.time import Time
 from rooflinekit.model.types.units import format_rate, format_time
 from rooflinekit.model.types.workload import Workload
-from rooflinekit.specs import load_accelerator, load_model
+from rooflinekit.specs import counted_chips, load_accelerator, load_model
 from rooflinekit.specs.calibration.evidence import EVIDENCE
 from rooflinekit.version import __version__
 
@@ -43,6 +43,7 @@ _WAITING = 64  # users for each one that runs, up to which a limit on waiting is
 _FASTEST = 1e3  # times the bandwidth there is
 _LEAST, _MOST = 1e-6, 1e7  # requests/s between which the load of a budget is looked for
 _CLOSE = 1e-7  # relative
+_RATE = 1e-4  # of a rate, to which the load of a budget is found: every further digit would be played for
 _ROUGH = 0.03  # of a rate: within it one replica more or less is a matter of the requests that are played
 
 
@@ -185,7 +186,8 @@ class _Asked:
         return DoesNotFitError(
             f"no solution: {plan.model.name} on {plan.deployment.gpus} x {plan.system.accelerator.name} has no room "
             f"for {batch} sequence{'s' if batch > 1 else ''} of {tokens:,.0f} tokens. Raise tp (weights take "
-            f"{float(held.weight_bytes) / 1e9:.1f} of {float(held.capacity_bytes) / 1e9:.1f} GB a GPU)"
+            f"{float(held.weight_bytes) / 1e9:.1f} of {float(held.capacity_bytes) / 1e9:.1f} GB "
+            f"a {plan.system.accelerator.noun})"
         )
 
     def no_solution(self, where: str, work: Workload) -> InfeasibleError:
@@ -477,24 +479,41 @@ def affordable(
     course = Course(course.profile.scaled(1.0 / course.profile.mean))
     if question.reserve.watts < math.inf:
         raise InputError("limit power has no part in a budget: the load is the answer")
-    found = _paid_options(question, course, budget)
-    if not found:
+    best = _best_paid(question, course, budget)
+    if best is None:
         priced = any(each is not None for each in question.tariff.prices.values())
         why = f"{budget:,.0f} USD a month do not pay for one replica" if priced else "no price is known; give --price"
         raise InfeasibleError(f"no solution: {why}")
-    at_scale = replace(question, demand=replace(question.demand, rate=found[0][1]))  # pools are chosen for a rate
-    _, rate, option = min([*found, *_paid_options(at_scale, course, budget)], key=lambda each: (each[0], -each[1]))
-    return _of_budget(question, Capacity(question, option), course, rate, budget)
+    at_scale = replace(question, demand=replace(question.demand, rate=best.rate))  # pools are chosen for a rate
+    best = _best_paid(at_scale, course, budget, best) or best
+    return _of_budget(question, Capacity(question, best.option), course, best.rate, budget)
 
 
-def _paid_options(question: PlanQuestion, course: Course, budget: float) -> list[tuple[int, float, Option]]:
-    """Level of evidence, largest rate and option of all that is paid for, the best first."""
-    found = []
-    for option in search(question).options:
-        if question.tariff.per_hour(option) is not None:
-            level = EVIDENCE.index(worst_evidence(option))
-            found.append((level, _paid_for(Capacity(question, option), course, budget), option))
-    return sorted((each for each in found if each[1] > 0.0), key=lambda each: (each[0], -each[1]))
+class _Paid(NamedTuple):
+    """An option that is paid for, its level of evidence, and the largest mean rate that it carries [1/s]."""
+
+    level: int
+    rate: float
+    option: Option
+
+
+def _best_paid(question: PlanQuestion, course: Course, budget: float, best: _Paid | None = None) -> _Paid | None:
+    """The option of the best evidence that carries most, or `best`; None where nothing is paid for.
+
+    One that cannot carry more than the best so far is asked for that rate alone.
+    """
+    priced = [each for each in search(question).options if question.tariff.per_hour(each) is not None]
+    for level, option in sorted(
+        ((EVIDENCE.index(worst_evidence(each)), each) for each in priced), key=lambda each: each[0]
+    ):
+        capacity, least = Capacity(question, option), 0.0
+        if best is not None and level > best.level:
+            break
+        if best is not None and level == best.level:
+            least = best.rate * (1.0 + _RATE)
+        if rate := _paid_for(capacity, course, budget, least):
+            best = _Paid(level, rate, option)
+    return best
 
 
 def monthly(capacity: Capacity, course: Course) -> float:
@@ -502,19 +521,24 @@ def monthly(capacity: Capacity, course: Course) -> float:
     return float(gpu_table(capacity, course)[0] @ course.month_hours) * (capacity.price or 0.0)
 
 
-def _paid_for(capacity: Capacity, course: Course, budget: float) -> float:
-    """The largest mean rate that costs no more [1/s]; 0 where nothing does. More requests never cost less."""
+def _paid_for(capacity: Capacity, course: Course, budget: float, least: float = 0.0) -> float:
+    """The largest mean rate that costs no more, from `least` on [1/s]; 0 where there is none.
+
+    More requests never cost less.
+    """
 
     def pays(rate: float) -> bool:
         within = capacity.fleet(rate * course.profile.peak).gpus <= capacity.limit
         return within and monthly(capacity, Course(course.profile.scaled(rate))) <= budget * (1.0 + _CLOSE)
 
-    low, high = _LEAST, _LEAST
+    low = least or _LEAST
     if not pays(low):
         return 0.0
+    one = monthly(capacity, Course(course.profile.scaled(1.0)))
+    high = max(low * (1.0 + _ROUGH), budget / one if one else 0.0)
     while high < _MOST and pays(high):
-        low, high = high, high * 4.0
-    return _halved(pays, low, high, _CLOSE)[0]
+        low, high = high, high * 2.0
+    return _halved(pays, low, high, _RATE)[0]
 
 
 def _of_budget(question: PlanQuestion, capacity: Capacity, course: Course, rate: float, budget: float) -> Solution:
@@ -530,7 +554,7 @@ def _of_budget(question: PlanQuestion, capacity: Capacity, course: Course, rate:
     binds = "limit" if capacity.fleet(top * (1.0 + _ROUGH)).gpus > capacity.limit else "budget"
     one = fleet.gpus == 1
     answer = (
-        f"The largest rate is {rate:.4g} requests/s{peak}: {fleet.gpus:,} {'GPU' if one else 'GPUs'} as "
+        f"The largest rate is {rate:.4g} requests/s{peak}: {counted_chips(fleet.gpus, *fleet.names)} as "
         f"{' + '.join(pieces)} {'costs' if one else 'cost'} ${cost:,.0f} of the ${budget:,.0f} a month."
     )
     scenario = fleet.parts[-1].replica.scenario | {"replicas": fleet.replicas, "gpus": fleet.gpus}

@@ -67,7 +67,7 @@ from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.model.types.time import SIGMAS
 from rooflinekit.model.types.units import percent
 from rooflinekit.model.types.vision import Images
-from rooflinekit.specs import load_accelerator, load_model
+from rooflinekit.specs import counted_chips, load_accelerator, load_model, noun_of
 from rooflinekit.specs.calibration.evidence import EVIDENCE
 from rooflinekit.version import __version__
 
@@ -353,7 +353,7 @@ def answer_in_words(best: Candidate, question: PlanQuestion, beside: Sequence[st
     if best.cost.usd_per_hour is not None:
         million = _three(best.cost.million_tokens_usd or 0.0)
         money = f"${best.cost.usd_per_hour:,.2f} an hour, ${million} a million tokens in and out"
-    parts = [f"{_gpus(best.gpus)} = {' + '.join(pieces)}, {best.engine} ({best.evidence}): {money}."]
+    parts = [f"{_chips(best)} = {' + '.join(pieces)}, {best.engine} ({best.evidence}): {money}."]
     if not best.known:
         parts.append(_not_known(question))
     parts += [_sizing(fleet, best, question) for fleet in best.fleets]
@@ -386,10 +386,15 @@ def _expected_in_words(order: Sequence[Ranked], question: PlanQuestion) -> str |
     name = " + ".join(f"{part.replicas} x {deployment_name(part.replica.scenario)}" for part in other.parts)
     on = "" if other.names == best.names else f" on {' + '.join(other.names)}"
     money = "" if hour is None or whole is None else f", ${hour:,.2f} an hour"
-    more = f"{_gpus(best.gpus - other.gpus)}" if hour is None or whole is None else f"${whole - hour:,.2f} an hour"
+    more = (
+        f"{counted_chips(best.gpus - other.gpus, *best.names)}"
+        if hour is None or whole is None
+        else f"${whole - hour:,.2f} an hour"
+    )
     sure = f"{question.confidence * 100:g} %"
     do = "does" if other.gpus == 1 else "do"
-    return f"At expected times {_gpus(other.gpus)} {do} ({name}{on}){money}. Price of certainty ({sure}): {more}."
+    chips = counted_chips(other.gpus, *other.names)
+    return f"At expected times {chips} {do} ({name}{on}){money}. Price of certainty ({sure}): {more}."
 
 
 def _measured_in_words(candidates: Sequence[Candidate]) -> str | None:
@@ -400,7 +405,7 @@ def _measured_in_words(candidates: Sequence[Candidate]) -> str | None:
     if other is None:
         return None
     money = "" if other.cost.usd_per_hour is None else f", ${other.cost.usd_per_hour:,.2f} an hour"
-    return f"The cheapest with measured kernels is {other.name} on {other.gpu}: {_gpus(other.gpus)}{money}."
+    return f"The cheapest with measured kernels is {other.name} on {other.gpu}: {_chips(other)}{money}."
 
 
 def _why(candidates: Sequence[Candidate], lost: Sequence[Candidate], question: PlanQuestion) -> str:
@@ -435,11 +440,17 @@ def _standing(best: Candidate, question: PlanQuestion) -> Iterator[str]:
         cost = "" if money is None else f", at ${money:,.2f} an hour"
         hosts = question.reserve.hosts
         fail = f", so that {hosts} host{'s' if hosts > 1 else ''} may fail" if hosts else ""
-        yield f"{_gpus(count)} of them are spare{fail}{cost}."
+        yield f"{counted_chips(count, *_kinds(best))} of them are spare{fail}{cost}."
 
 
-def _gpus(count: int) -> str:
-    return f"{count:,} GPU{'s' if count > 1 else ''}"
+def _chips(candidate: Candidate) -> str:
+    """Its accelerators, counted."""
+    return counted_chips(candidate.gpus, *_kinds(candidate))
+
+
+def _kinds(candidate: Candidate) -> list[str]:
+    """Names of its accelerators."""
+    return [str(fleet.scenario["gpu"]) for fleet in candidate.fleets]
 
 
 def _sizing(fleet: Fleet, best: Candidate, question: PlanQuestion) -> str:
@@ -477,7 +488,7 @@ def lost_in_words(other: Candidate, best: Candidate, demand: Demand) -> str:
     mine, theirs = other.cost.usd_per_hour, best.cost.usd_per_hour
     money = "" if mine is None else f", ${mine:,.2f} an hour"
     if best.known and not other.known:
-        return f"not known well enough: {_gpus(other.gpus)} at expected times{money}"
+        return f"not known well enough: {_chips(other)} at expected times{money}"
     hours = None if mine is None or theirs is None else (mine, theirs)
     ratio = hours[0] / hours[1] if hours else other.gpus / best.gpus
     if abs(ratio - 1.0) < _CLOSE:
@@ -487,7 +498,9 @@ def lost_in_words(other: Candidate, best: Candidate, demand: Demand) -> str:
     head = f"{percent(abs(ratio - 1.0))} {('dearer' if ratio > 1 else 'cheaper') if hours else 'more GPUs'}"
     limit = limits_in_words(what for fleet in other.fleets for what in fleet.binds)
     use, its = demand.peak_load / best.gpus, demand.peak_load / other.gpus
-    reasons = [f"each GPU handles {_three(its)} {demand.unit} (the best: {_three(use)})"]
+    reasons = [
+        f"each {noun_of(*_kinds(other), *_kinds(best))} handles {_three(its)} {demand.unit} (the best: {_three(use)})"
+    ]
     reasons += [] if all(fleet.binds == ("users",) for fleet in other.fleets) else [f"limited by {limit}"]
     if hours:
         each = [cost / candidate.gpus for cost, candidate in zip(hours, (other, best), strict=True)]
@@ -868,12 +881,13 @@ def _stand_ins(question: PlanQuestion, order: list[Ranked]) -> list[str]:
         feels = fewer.feels(question.demand)
         factor = slowest_factor(feels, question.slo)
         gpus = (most + part.spare) * part.replica.gpus
+        chips = counted_chips(gpus, part.replica.gpu)
         if factor is None:
-            said.append(f"{name} cannot win: no speed of its kernels within reach lets {_gpus(gpus)} do")
+            said.append(f"{name} cannot win: no speed of its kernels within reach lets {chips} do")
         else:
             money = "" if each is None else f" at ${gpus * each:,.2f} an hour"
             said.append(
-                f"{name} wins with {_gpus(gpus)}{money} if its steps take at most {factor:.2f} times as long as "
+                f"{name} wins with {chips}{money} if its steps take at most {factor:.2f} times as long as "
                 "predicted without measured kernels"
             )
     return said

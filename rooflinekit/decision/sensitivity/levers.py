@@ -549,10 +549,11 @@ def _priced(
     present = read_price(own, given, None if power is None else float(power.plug))[0] if known else None
     if present is None:
         notes.append(
-            f"{own.name} has no price in its file: costs are ratios of GPU hours; give price (USD per GPU hour)"
+            f"{own.name} has no price in its file: costs are ratios of {own.noun} hours; give price "
+            f"(USD per {own.noun} hour)"
         )
     else:
-        notes.append(f"price ${float(present.usd_per_gpu_hour):.2f} a GPU-hour: {present.source}")
+        notes.append(f"price ${float(present.usd_per_gpu_hour):.2f} a {own.noun}-hour: {present.source}")
     if given.get("gpus") is not None and (unknown := [name for name, hour in hours.items() if hour is None]):
         notes.append(f"no price is known for {', '.join(unknown)}: their cost is not compared")
     return present, hours, notes
@@ -627,7 +628,9 @@ def levers(
     )
     tried = [try_move(each, setting, answer, warnings) for each in changes]
     first = {each.move for each, _ in candidates(setting, predictor, made["evidence"], answer.running)}
-    advised = best((each for each in tried if each.move in first), made["evidence"], answer.gpus, load is not None)
+    advised = best(
+        (each for each in tried if each.move in first), made["evidence"], answer.gpus, load is not None, made["gpu"]
+    )
     read = balance(predictor, replace(question.work, batch=answer.running))
     slopes = elasticities(predictor, question)
     return Levers(

@@ -13,7 +13,7 @@ from rooflinekit.estimation.notes import memory_remarks, said
 from rooflinekit.estimation.options import OwnKeywords
 from rooflinekit.estimation.results import Estimate
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.serving.energy import load_power, static_power
+from rooflinekit.model.serving.energy import static_power
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan, make_plan
 from rooflinekit.model.timing.calibrated import FamilyFit, Fits
@@ -26,7 +26,7 @@ from rooflinekit.model.types.model import Attention, LatentAttention, MixtureOfE
 from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.model.types.units import percent
 from rooflinekit.model.types.workload import Workload
-from rooflinekit.specs import load_accelerator
+from rooflinekit.specs import counted_chips, load_accelerator
 from rooflinekit.specs.calibration.evidence import EVIDENCE, evidence
 from rooflinekit.specs.engines import load_engine
 
@@ -424,12 +424,8 @@ def _joules(answer: MoveAnswer, predictor: Predictor, work: Workload) -> float |
     """Joules of a static batch or a load."""
     if answer.played is None:
         return joules_per_token(predictor, work)
-    from rooflinekit.estimation.loaded import load_energy  # noqa: PLC0415 - as above
-
-    energy = load_energy(answer.played)
-    if energy is None:
-        return None
-    return float(load_power(energy, float(work.osl), answer.played.output_rate).joules_per_output_token)
+    power = answer.played.power
+    return None if power is None else float(power.joules_per_output_token)
 
 
 def operate(setting: Setting, predictor: Predictor, energy: bool = True) -> Operating:
@@ -557,7 +553,9 @@ class Advice(Plain):
         )
 
 
-def best(tried: Iterable[MoveResult], present: str, gpus: int, loaded: bool) -> tuple[Advice, ...]:
+def best(
+    tried: Iterable[MoveResult], present: str, gpus: int, loaded: bool, gpu: str = "h100-sxm"
+) -> tuple[Advice, ...]:
     """The best of some moves for each metric, the best of all metrics first.
 
     Allowed are moves that fit, sustain the load, and rest on no weaker evidence than the present times (`present`).
@@ -572,16 +570,19 @@ def best(tried: Iterable[MoveResult], present: str, gpus: int, loaded: bool) -> 
     rank(ratios, LOSSES[loaded], len(ADVISED), 1.0 - LEAST, found)
     metrics = ADVISED * SHOWN
     return tuple(
-        _advice(allowed[each], metric, present, gpus) for each, metric in zip(found, metrics, strict=True) if each >= 0
+        _advice(allowed[each], metric, present, (gpus, gpu))
+        for each, metric in zip(found, metrics, strict=True)
+        if each >= 0
     )
 
 
-def _advice(made: MoveResult, metric: str, present: str, gpus: int) -> Advice:
+def _advice(made: MoveResult, metric: str, present: str, now: tuple[int, str]) -> Advice:
     assert made.answer is not None
     taken, ratio, needs = made.answer.gpus, made.ratio[metric], []
     assert ratio is not None
+    gpus, gpu = now
     if taken != gpus:
-        needs.append(f"{taken} GPU{'s' if taken > 1 else ''} in place of {gpus}")
+        needs.append(f"{counted_chips(taken, str(made.changes.get('gpu', gpu)))} in place of {gpus}")
     if not made.caveat.startswith("none"):
         needs.append(made.caveat)
     return Advice(
@@ -637,7 +638,13 @@ def candidates(setting: Setting, predictor: Predictor, present: str, running: fl
     at = replace(setting, question=MoveQuestion(replace(work, batch=min(max(float(round(running)), 1.0), room))))
     static = [(made, tuple(replace(one, question=at.question) for one in some)) for made, some in changes]
     now = operate(at, predictor, energy=False)
-    found = best((try_move(each, at, now, energy=False) for each in static), present, now.gpus, loaded=True)
+    found = best(
+        (try_move(each, at, now, energy=False) for each in static),
+        present,
+        now.gpus,
+        True,
+        predictor.plan.system.accelerator.name,
+    )
     first = [*dict.fromkeys(each.move for each in found)][:PLAYED]
     return [each for each in changes if each[0].move in first]
 
@@ -674,4 +681,4 @@ def advice(answer: Estimate) -> tuple[Advice, ...]:
     )
     tried = candidates(setting, asked.resolved.predictor, answer.evidence, running)
     results = (try_move(each, setting, now, energy=False) for each in tried)
-    return best(results, answer.evidence, gpus, loaded=load is not None)
+    return best(results, answer.evidence, gpus, load is not None, answer.gpu)

@@ -29,7 +29,7 @@ from rooflinekit.estimation.frames.columns import (
     numbers_of,
     power_columns,
 )
-from rooflinekit.estimation.loaded import load_energy, load_memory, load_notes, load_result
+from rooflinekit.estimation.loaded import load_memory, load_notes, load_result
 from rooflinekit.estimation.notes import Remark, limit_remarks, memory_remarks
 from rooflinekit.estimation.options import OwnKeywords, options_of, part_of, read
 from rooflinekit.estimation.results import about
@@ -45,7 +45,7 @@ from rooflinekit.estimation.traffic import read_load
 from rooflinekit.load.answer import AskedLoad, play_load
 from rooflinekit.model.graph import Pool, trace
 from rooflinekit.model.graph.arrays import Vectorised
-from rooflinekit.model.serving.energy import load_power, static_power
+from rooflinekit.model.serving.energy import static_power
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.numeric import Array, Numeric
@@ -265,9 +265,9 @@ def played_row(resolved: Resolved, work: Workload, asked: AskedLoad) -> tuple[di
     """Answer of `estimate` to a load: numbers by column, and what its reader should know."""
     found = play_load(resolved.predictor, asked)
     ttft, tpot, e2e = found.times()
-    load, energy, rate = load_result(found), load_energy(found), found.output_rate
+    load, rate = load_result(found), found.output_rate
     values = numbers_of({"ttft": ttft, "tpot": tpot}, e2e, rate, load_memory(found), resolved.plan.deployment.gpus)
-    values |= power_columns(None if energy is None else load_power(energy, work.osl, rate))
+    values |= power_columns(found.power)
     values |= {name: getattr(load, name) for name in ("running", "slots", "knee_rate", "prompt_share", "queue_ms")}
     values |= {
         f"{time.removesuffix('_ms')}_{name}_ms": value
@@ -374,12 +374,12 @@ class _AnsweredTable:
             cells = {str(key): cell for key, cell in self.loads.iloc[row].items()}
             counts = {name: column[row] for name, column in self.work.items()}
             static = {name: None if math.isnan(value) else value for name, value in counts.items()}
-            text = {"isl": int(counts["isl"]) - image_tokens, "osl": int(counts["osl"])}
+            text = {"isl": int(counts["isl"]) - image_tokens, "osl": int(counts["osl"]), "cached": counts["cached"]}
             try:
                 asked = read_load(read(LoadOptions, cells) | text, image_tokens)
                 refuse_static(static, resolved.plan.deployment)
                 if asked is not None:
-                    work = Workload(1.0, counts["isl"], counts["osl"])
+                    work = Workload(1.0, counts["isl"], counts["osl"], counts["cached"])
                     values, notes = played_row(resolved, work, asked)
             except RooflinekitError as error:
                 errors.put(row, str(error))

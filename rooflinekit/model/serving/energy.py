@@ -2,10 +2,11 @@
 
     e_out  = E(step)/C                        a decode step serves C sequences
     e_in   = (E(prompts and decodes) − E(decodes))/prompts, over S    what a prompt adds to the steps of the others
-    P      = R·e_out + λ·E(prompt) + (1 − busy)·P_idle      R = λ·N tokens and λ requests a second; P_wait if it is busy
+    P      = R·e_out + λ·E(prompt) + (1 − busy)·P_idle      R decoded tokens, λ prompts a second; P_wait if it is busy
     busy   = R·t(step)/C + λ·s                share of the time in which there is a step
 
-A stage of a pipeline waits while others compute; what waits within a busy server draws P_wait.
+Of a load that was played, busy is what was played, and what boards draw besides their work is as long as that. A stage
+of a pipeline waits while others compute; what waits within a busy server draws P_wait.
 """
 
 from __future__ import annotations
@@ -57,6 +58,21 @@ class LoadPower:
     joules_per_output_token: Numeric
     energy: Energy
     plug: Numeric
+
+
+@dataclass(frozen=True)
+class Run:
+    """Sums of a run that was played, over the replicas of one deployment.
+
+    prompts: that were computed, in prompts of mean length; decoded: output tokens but the first ones; tokens: all of
+    them; busy, seconds: with a step, and from begin to end, of all replicas together [s].
+    """
+
+    prompts: Numeric
+    decoded: Numeric
+    tokens: Numeric
+    busy: Numeric
+    seconds: Numeric
 
 
 def step_of(predictor: Predictor, kernels: Iterable[KernelTime], seconds: Numeric, parts: Numeric) -> Energy:
@@ -162,3 +178,26 @@ def load_power(
     watts = named(minimum(asked * rate / tokens.gpus, most), "power", "mean power of a board", "W")
     joules = watts * tokens.gpus / rate
     return LoadPower(watts, minimum(busy, 1.0), joules, whole.times(joules / asked), plug_power(watts, tokens.law.host))
+
+
+def run_power(tokens: TokenEnergy, run: Run) -> LoadPower:
+    """Power over a run that was played; `tokens` are those of its mean batch and lengths.
+
+    Its steps took as long as they were played: so long the boards draw what they take besides their work, and idle
+    power for the rest.
+    """
+    energy = tokens.prompt.times(run.prompts) + tokens.step.times(run.decoded)
+    steps = tokens.prompt_seconds * run.prompts + tokens.step_seconds * run.decoded
+    longer = named(run.busy / maximum(steps, _NOTHING), "longer", "steps as played over those of the mean batch")
+    energy = replace(energy, running=energy.running * longer, idle=energy.idle * longer)
+    whole = energy + idle_energy(tokens.law, tokens.gpus * maximum(run.seconds - run.busy, 0.0), serving=False)
+    whole = whole.labelled("", ", in the run")
+    asked = named(whole.total, "E", "energy that the run asks for", "J")
+    most = tokens.law.held * tokens.law.limit
+    watts = named(minimum(asked / (run.seconds * tokens.gpus), most), "power", "mean power of a board", "W")
+    joules = watts * tokens.gpus * run.seconds / run.tokens
+    busy = minimum(run.busy / run.seconds, 1.0)
+    return LoadPower(watts, busy, joules, whole.times(joules / asked), plug_power(watts, tokens.law.host))
+
+
+_NOTHING = 1e-30  # seconds of a run without a step

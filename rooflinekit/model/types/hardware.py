@@ -151,6 +151,7 @@ class Accelerator:
     tile_rows: int = quantity("r", "rows that a matrix instruction takes: 64 on tensor cores, 1 on a CPU", default=64)
     reserved_bytes: Numeric = quantity("kept", "memory that the driver keeps from programs", "B", default=0.0)
     is_cpu: bool = False  #: runs its kernels itself, in place of being told to
+    noun: str = "GPU"  #: word for it in sentences: CPU, GPU, or accelerator
     aliases: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     provenance: tuple[Provenance, ...] = field(default=(), repr=False)

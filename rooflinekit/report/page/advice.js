@@ -30,7 +30,7 @@ function adviceOf(view) {  // under load the moves that are best for a static ba
 const signedShare = (change) => (change > 1 ? `x ${(1 + change).toFixed(1)}` : `${change > -5e-3 ? "+" : "−"}${Math.abs(100 * change).toFixed(0)} %`);
 function pricesOf({ metric, ratio, caveat, view }, gpus) {  // metrics that become worse, and what the move needs
   const worse = ADVICE.metrics.filter((name) => name !== metric && ratio[name] >= 1 + ADVICE.least).map((name) => `${ADVICE.names[name]} ${signedShare(ratio[name] - 1)}`);
-  const more = view.gpus === gpus ? [] : [`${view.gpus} ${counted("GPU", view.gpus)} in place of ${gpus}`];
+  const more = view.gpus === gpus ? [] : [`${view.gpus} ${counted(nounOf(view.at.gpu), view.gpus)} in place of ${gpus}`];
   return [...worse, ...more, ...(caveat.startsWith("none") ? [] : [caveat])];
 }
 function saidBest({ moves, batch }, gpus, overload = false) {

@@ -6,6 +6,7 @@ const FUNCTIONS = DATA.library ? library(DATA.library) : [];
 const APART = "\u0000", labelOf = (at) => CHOICES.map((name) => at[name]).join(APART);  // names come from users: no file has this in its name
 const planOf = (at) => ((plan) => (plan && (!loadOf(at) || plan.loads.includes(loadOf(at))) ? plan : null))(OFFERS.plans[labelOf(at)]);
 const gpusOf = (split) => String(split).split(" ").reduce((all, word) => all * Number(word.match(/^(?:tp|pp|dp|cp)?(\d+)$/)?.[1] ?? 1), 1);
+const nounOf = (gpu) => OFFERS.gpus[gpu]?.noun ?? "accelerator";  // CPU, GPU or accelerator
 const counted = (word, count) => (count === 1 ? word : `${word}s`);
 
 const INNER = 1.2816 / 1.645;  // ends of 80 % over those of 90 % of normal errors, as logarithms

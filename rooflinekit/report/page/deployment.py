@@ -26,7 +26,7 @@ from rooflinekit.model.step import Plan
 from rooflinekit.model.timing.calibrated import WIDEST
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.engine import CAUSES, ROOM
-from rooflinekit.model.types.errors import RooflinekitError
+from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.units import format_bytes
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.report.derivation import folded
@@ -38,6 +38,7 @@ from rooflinekit.report.page.plays import load_data
 from rooflinekit.report.page.program import Written
 from rooflinekit.report.page.render import card, heading, paragraphs, table
 from rooflinekit.report.walk import walk_page
+from rooflinekit.specs import noun_of
 from rooflinekit.specs.calibration.evidence import EVIDENCE
 from rooflinekit.specs.files import read_yaml
 
@@ -59,6 +60,8 @@ class PageDeployment:
         refuse_groups(case.predictor.plan.deployment, "estimate and explain, not of pages", "ffn_gpus", "encoder_gpus")
         deployment = {key: scenario[key] for key in DEPLOYMENT_KEYS if scenario.get(key) is not None}
         load = read_load(read(Scenario, scenario), case.predictor.plan.image_tokens)
+        if load is not None and load.cached:
+            raise InputError("pages play loads whose prompts are computed whole; leave cached out, or the load")
         asked = Asked(model, gpu, deployment, scenario.get("calibration"), case.predictor, case.work, load)
         return cls(asked, case, scenario)
 
@@ -359,7 +362,7 @@ def decode_sentence(answer: Estimate) -> str:
 
 def _speed(answer: Estimate, gpu: float) -> str:
     each = three(answer.output_tok_s_per_user)
-    return _said("speed", tpot=_time(answer, "tpot_ms"), user=each, gpu=three(gpu))
+    return _said("speed", tpot=_time(answer, "tpot_ms"), user=each, gpu=three(gpu), noun=noun_of(answer.gpu))
 
 
 def _said(name: str, **values: object) -> str:
@@ -379,7 +382,7 @@ def facts(answer: Estimate) -> list[str]:
     room = _said("slots", most=answer.load.slots) if answer.load else _said("room", most=memory.max_batch)
     return [
         _said("asked", load=load, cached=cached, images=images_in(inputs), **{key: inputs[key] for key in keys}),
-        _said("memory", total=total, capacity=capacity, share=share, room=room, level=level),
+        _said("memory", total=total, capacity=capacity, share=share, room=room, level=level, noun=noun_of(answer.gpu)),
     ]
 
 

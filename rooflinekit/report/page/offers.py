@@ -292,6 +292,7 @@ def roofs(plan: Plan) -> dict[str, Any]:
     price = gpu.price
     return {
         "title": gpu.title,
+        "noun": gpu.noun,
         "bandwidth": float(gpu.memory_bandwidth),
         "peaks": {dtype.value: float(peak) for dtype, peak in gpu.peaks.items()},
         "link": float(plan.system.link_bandwidth) if plan.system.domain_size > 1 else 0.0,

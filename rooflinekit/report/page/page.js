@@ -12,19 +12,19 @@ function tiles(view) {
   const fit = fits ? tile(`${asShare(memory.total / memory.capacity)} full`, "memory", `${asBytes(memory.total)} of ${asBytes(memory.capacity)}; ${load ? `${three(load.running)} of ${GROUPED.format(load.slots)} places taken` : `room for ${GROUPED.format(memory.room)} ${counted("sequence", memory.room)}`}`)
     : tile("does not fit", "memory", `${asBytes(memory.needed)} needed, ${asBytes(memory.available)} there`, "bad");
   const named = (title) => (fits ? title : `${title}, if it fitted`), first = load && !load.stable ? tile("no end", "first token (TTFT)", "grows without end (overload)", "bad") : tile(asTime(times.ttft.time), named(`first token (TTFT)${load ? ", mean" : at.batch > 1 ? `, all ${GROUPED.format(at.batch)}` : ""}`), middle("ttft", asTime) + range(times.ttft), would);
-  const running = load ? [tile(three(load.running), "sequences running", `${three(load.rate)} requests/s${"rate" in load.at ? `; at most ${three(load.knee)} can be served` : ""}`)] : [];
+  const running = load ? [tile(three(load.running), "sequences running", `${three(load.rate)} requests/s${"rate" in load.at ? `; ${load.stable ? `at most ${three(load.knee)} can be` : `${three(load.knee)} are`} served` : ""}`)] : [];
   byId("tiles").replaceChildren(
     tile(asTime(times.tpot.time), named(`time per token (TPOT)${load ? ", mean" : ""}`), middle("tpot", asTime) + range(times.tpot), would), ...(DATA.pool ? [] : [first]),
-    tile(`${three(times.rateUser)} tok/s`, "each user", `${middle("tpot", (time) => three(1 / time))}${three(times.rateEach)} each GPU${load ? "" : ", prompts included"}`, would), ...running,
-    ...(priceOf(view) && priced ? [tile(asDollars(dollars(view)), "price of 1M output tokens", `at $${priceOf(view)[0]} an hour for each GPU`)] : []),
-    ...(energy && priced ? [tile(asEnergy(energy.joules), "energy of a token", `each GPU at ${three(energy.watts)} W`)] : []), fit);
+    tile(`${three(times.rateUser)} tok/s`, "each user", `${middle("tpot", (time) => three(1 / time))}${three(times.rateEach)} each ${nounOf(at.gpu)}${load ? "" : ", prompts included"}`, would), ...running,
+    ...(priceOf(view) && priced ? [tile(asDollars(dollars(view)), "price of 1M output tokens", `at $${priceOf(view)[0]} an hour for each ${nounOf(at.gpu)}`)] : []),
+    ...(energy && priced ? [tile(asEnergy(energy.joules), "energy of a token", `each ${nounOf(at.gpu)} at ${three(energy.watts)} W`)] : []), fit);
 }
 const priceOf = (view) => OFFERS.gpus[view.at.gpu]?.price, dollars = (view) => priceOf(view)[0] / 3600 / felt(view).rateEach * 1e6;  // of output tokens, prompts included
 function headlineOf(view) {  // the answer in one sentence; the numbers are those of the tiles
   const { at, load, memory } = view, times = felt(view), told = (text) => make("b", text), reads = three(times.rateUser);
-  if (!memory.fits) return [`${at.model} does not fit on ${gpusOf(at.tp)} × ${at.gpu}: each GPU lacks ${asBytes(memory.needed - memory.available)}.`];
+  if (!memory.fits) return [`${at.model} does not fit on ${gpusOf(at.tp)} × ${at.gpu}: each ${nounOf(at.gpu)} lacks ${asBytes(memory.needed - memory.available)}.`];
   if (DATA.pool) return ["Each user reads ", told(`${reads} tokens`), " a second."];
-  if (load && !load.stable) return ["Overload: ", told(`${three(at.rate)} requests`), ` a second arrive, ${three(load.knee)} can be served.`];
+  if (load && !load.stable) return ["Overload: ", told(`${three(at.rate)} requests`), ` a second arrive, ${three(load.knee)} are served.`];
   if (load) return ["Half of the users see the first token within ", told(asTime(quantileOf(load.sorted.ttft, 0.5))), " and then read ", told(three(1 / (quantileOf(load.sorted.tpot, 0.5) || load.tpot.time))), " tokens a second."];
   return [at.batch === 1 ? "The first token comes after " : `All ${GROUPED.format(at.batch)} first tokens come after `, told(asTime(times.ttft.time)), at.batch === 1 ? "; then the user reads " : "; then each user reads ", told(reads), " tokens a second."];
 }
@@ -178,7 +178,7 @@ function between(low, high) {
 }
 const within = ({ time, low, high }) => (low === high ? asTime(time) : `${asTime(time)} (${between(low, high)})`);
 function answerOf(view) {
-  const times = felt(view), speed = say("speed", { tpot: within(times.tpot), user: three(times.rateUser), gpu: three(DATA.pool ? view.at.batch * times.rateUser / view.gpus : times.rateEach) });
+  const times = felt(view), speed = say("speed", { noun: nounOf(view.at.gpu), tpot: within(times.tpot), user: three(times.rateUser), gpu: three(DATA.pool ? view.at.batch * times.rateUser / view.gpus : times.rateEach) });
   if (DATA.pool) return speed;
   const told = say("first", { ttft: within(times.ttft), speed });
   return view.memory.fits ? told : say("misfit", { told: told[0].toLowerCase() + told.slice(1) });
@@ -189,14 +189,14 @@ function factsOf(view) {
   const level = times.tpot.low === times.tpot.high ? say("bound") : say("expected", { evidence: view.rows.plan.evidence, ttft: asTime(times.ttft.bound), tpot: asTime(times.tpot.bound) });
   return [
     say("asked", { load: asked, isl: at.isl, osl: at.osl, cached: at.cached ? say("cached", at) : "", images: DATA.images ?? "", weights, activations, kv }),
-    say("memory", { total: asBytes(memory.total), capacity: asBytes(memory.capacity), share: Math.round(100 * memory.total / memory.capacity), room: say(view.load ? "slots" : "room", { most: GROUPED.format(view.load ? view.load.slots : memory.room) }), level }),
+    say("memory", { noun: nounOf(at.gpu), total: asBytes(memory.total), capacity: asBytes(memory.capacity), share: Math.round(100 * memory.total / memory.capacity), room: say(view.load ? "slots" : "room", { most: GROUPED.format(view.load ? view.load.slots : memory.room) }), level }),
   ];
 }
 function notesOf(view) {
   const { at, memory } = view, longest = at.isl + at.osl, most = OFFERS.models[at.model] ?? Infinity, running = Math.round(view.load?.sequences ?? 0);
   const { batch } = at, which = batch < running ? "fewer" : batch > 1 ? "many" : "one", { seqs, reserves } = view.rows.plan, { load } = view;
   return [
-    ...(memory.fits ? [] : [[`${say("short", { short: asBytes(memory.needed - memory.available) })}; ${wouldFit(at)}`, "bad quiet"]]),
+    ...(memory.fits ? [] : [[`${say("short", { noun: nounOf(at.gpu), short: asBytes(memory.needed - memory.available) })}; ${wouldFit(at)}`, "bad quiet"]]),
     ...(load?.repeated ? [[say("repeated")]] : []),
     ...(load && !load.stable ? [[say("overload", { rate: at.rate, knee: Number(load.knee.toPrecision(4)), longest: three(load.longest), played: three(load.now) })]] : []),
     ...(load && at.users > load.slots ? [[say(reserves ? "reserved" : "places", { slots: load.slots, users: at.users })]] : []),

@@ -121,9 +121,13 @@ function sumsOf(clients, state, warmup) {  // means, sorted times and parts of t
   const [front, late, behind, waits, prompt] = parts.map((part) => part / ttft.length);
   return { count: ttft.length, ttft, tpot, e2e, parts: { front, late, behind, waits, prompt }, others: several ? others / several : 0, tokens, since, last, makespan: until - since };
 }
-function servedOf({ end, refused }, { since, last, count, makespan }) {  // requests a second that end while those that count are sent, or by the makespan if that is more
-  const ended = end.filter((time, place) => time > since && time <= last && !refused[place]).length;
-  return Math.max(last > since ? ended / (last - since) : 0, count / makespan);
+function runOf(clients, state, isl) {  // sums of the whole run, as `LoadPlay.run` has them
+  const { end, refused, prompt_tokens: computed, tokens_out: decoded, busy, times } = state, done = clients.osl.map((tokens, place) => (end[place] >= 0 && !refused[place] ? tokens : 0));
+  return [total(computed) / Math.max(isl, 1), total(decoded), total(done), total(busy), times[LOOP.NOW]];
+}
+function servedOf({ end, refused }, { count, makespan }, filling) {  // requests a second that end in the middle half of those that count, as `Played.served` has them
+  const ends = end.filter((time, place) => place >= filling && time >= 0 && !refused[place]).sort(), early = count >> 2, late = (3 * count) >> 2, span = ends[late] - ends[early];
+  return span > 0 ? (late - early) / span : count / makespan;
 }
 function variedAt(plan, at) {  // mean times where lengths vary by a fifth in place of equal ones; null where too few were drawn
   const asked = plan.load ?? DATA.load, protocol = protocolOf(asked, at), found = asked.fifth && sceneAt(plan, at, { ...asked, ...asked.fifth, whole: true });
@@ -153,8 +157,8 @@ function playedAt(plan, at) {  // what users feel; null where not one request fi
   const protocol = protocolOf(asked, at, open ? Math.ceil(inFlight(tables, rules, isl.mean, osl.mean, own.yielded, Math.min(at.rate, law))) : 0), { users, filling, count } = protocol, call = (name, ...given) => FUNCTIONS[plan.plays.functions[name]](...given);
   const clients = clientsOf(asked, at, own, protocol, isl, osl), state = played(clients, rules, tables), sums = sumsOf(clients, state, filling);
   if (!sums.count) return null;
-  const running = total(state.sequence_time) / state.times[LOOP.NOW], busy = total(state.delays) / state.times[LOOP.NOW], growth = grows(state), log = Object.fromEntries(["sent", "begun", "first", "end"].map((name) => [name, state[name].slice()]));
-  const knee = !users && at.rate < law && growth.every(Boolean) ? Math.min(law, servedOf(state, sums)) : law, now = state.times[LOOP.NOW], steps = total(state.decode_steps), sequences = steps ? Math.max(total(state.tokens_out) / own.yielded / steps, 1) : 1;
+  const run = runOf(clients, state, isl.mean), running = total(state.sequence_time) / state.times[LOOP.NOW], busy = total(state.delays) / state.times[LOOP.NOW], growth = grows(state), log = Object.fromEntries(["sent", "begun", "first", "end"].map((name) => [name, state[name].slice()]));
+  const knee = !users && (at.rate >= law || growth.every(Boolean)) ? Math.min(at.rate, servedOf(state, sums, filling)) : law, now = state.times[LOOP.NOW], steps = total(state.decode_steps), sequences = steps ? Math.max(total(state.tokens_out) / own.yielded / steps, 1) : 1;
   const local = Math.max(even(sequences / own.replicas), 1), decode = rules.drafted ? call("round", local, isl.mean, isl.mean + osl.mean / 2, at.speed) : call("token", local, isl.mean + osl.mean / 2, at.speed), prompt = call("prompt", Math.max(isl.mean, 1), at.speed);
   const first = meanOf(sums.ttft), whole = meanOf(sums.e2e), token = sums.tpot.length ? meanOf(sums.tpot) : decode[0];
   let spans = [[first, first, first, first], [token, token, token, token]], doubts = null;
@@ -180,7 +184,7 @@ function playedAt(plan, at) {  // what users feel; null where not one request fi
     at, ttft: spanOf(spans[0]), tpot: spanOf(spans[1]), doubts, version: own.version, e2e: whole, running, sequences, knee, rate: at.rate ?? sums.count / sums.makespan,
     stable: Number(Boolean(users) || (at.rate < knee && !growth.every(Boolean))), busy, queue: sums.parts.behind + sums.parts.waits,
     slots: Math.trunc(Math.max(Math.min(rules.most, rules.blocks * rules.block / held), 1)), rateEach: made / plan.gpus, rateUser: 1 / token,
-    memory: admitted(call, own, isl, osl, memoryOf(call("held", Math.max(even(running), 1), isl.mean + osl.mean / 2, isl.mean))), energy: "energy" in plan.plays.functions ? energyOf(call("energy", sequences, isl.mean, osl.mean, at.speed, made)) : null,
+    memory: admitted(call, own, isl, osl, memoryOf(call("held", Math.max(even(running), 1), isl.mean + osl.mean / 2, isl.mean))), energy: "energy" in plan.plays.functions ? energyOf(call("energy", sequences, isl.mean, osl.mean, at.speed, ...run)) : null,
     parts: { ...sums.parts, step: token - others, others }, stepParts: decode.slice(4), osl: osl.mean, sorted, longest: sorted.ttft[sorted.ttft.length - 1], now, log, filling, goals: asked.goals,
     together: users > 1 && !asked.isl && !asked.osl,
     repeated: count > Math.min(isl.drawn, osl.drawn, users ? Infinity : asked.gaps.count),

@@ -21,7 +21,15 @@ from rooflinekit.model.kernels.operation import Operation
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.power import PARTS, Energy
 from rooflinekit.model.roofline import TIME_PARTS, Rates, StepTime, time_parts
-from rooflinekit.model.serving.energy import TokenEnergy, load_power, static_energy, token_energy
+from rooflinekit.model.serving.energy import (
+    LoadPower,
+    Run,
+    TokenEnergy,
+    load_power,
+    run_power,
+    static_energy,
+    token_energy,
+)
 from rooflinekit.model.serving.flight import InFlight
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
@@ -47,6 +55,7 @@ _TIMES = (*ENDS, "compute", "memory", "network", "overhead")
 _WORK = ("flops", "weight_bytes", "kv_read_bytes", "kv_write_bytes", "activation_bytes")
 _WIDTH = len(_TIMES) + len(_WORK) + len(PARTS)
 _LENGTHS = ("isl", "osl", "speed")
+_RUN = tuple(entry.name for entry in fields(Run))
 MEMORY = ("capacity_bytes", "weight_bytes", "kv_bytes", "activation_bytes", "overhead_bytes", "total_bytes",
            "kv_pool_bytes", "needed_bytes", "available_bytes", "max_batch", "fits")  # fmt: skip
 P = TypeVar("P", bound=Predictor)
@@ -130,7 +139,10 @@ class Program:
             rows = [[_row(each, told.plan.energy(each)) for each in step.kernels] for step in both]
             faster = Rates(chip.memory_bandwidth * at["speed"], chip.l2_bytes, chip.peak)
             parts = [list(time_parts(step, faster).values()) for step in both]
-            energy = _energy(static_energy(told, work, point), work) if chip.power else 0.0
+            energy: Any = 0.0
+            if chip.power:
+                tokens = static_energy(told, work, point)
+                energy = _energy(tokens, work.isl - work.cached, load_power(tokens, work.osl, lone=1.0))
             kernels = [[each.kernel for each in step.kernels] for step in both]
             return [_ends(point.ttft), _ends(point.tpot), point.e2e(work.osl), rates, energy, *rows, parts], kernels
 
@@ -232,9 +244,9 @@ class Program:
             def spent(**at: Numeric) -> Outputs:
                 symbols = _call(part, at | _numbers(gpu), len(_symbols(part.whole)))
                 tokens = replace(_rebuilt(part.whole, iter(symbols)), law=gpu.power)
-                return _energy(tokens, Workload(1.0, at["isl"], at["osl"], 0.0), at["made"])
+                return _energy(tokens, at["isl"], run_power(tokens, Run(*(at[name] for name in _RUN))))
 
-            functions["energy"] = self._added(spent, ("users", *_LENGTHS, "made"))
+            functions["energy"] = self._added(spent, ("users", *_LENGTHS, *_RUN))
         return Plays(functions, tables, scene)
 
     def _direct(self, part: _Part, inputs: Sequence[str], gpu: Accelerator, outputs: int) -> Instance:
@@ -653,14 +665,13 @@ def _row(timed: KernelTime, energy: Energy) -> list[Numeric]:
     return [*(getattr(timed, name) for name in _TIMES), *(getattr(timed.kernel, name) for name in _WORK), *spent]
 
 
-def _energy(tokens: TokenEnergy, work: Workload, rate: Numeric | None = None) -> Outputs:
+def _energy(tokens: TokenEnergy, computed: Numeric, found: LoadPower) -> Outputs:
     """Power of a board [W], share of busy time, joules of an output token, and three lists by part.
 
-    Of an output token, prompt and waiting included; of its share of a decode step; of a prompt token. `rate`: output
-    tokens a second under load; None of a static batch.
+    Of an output token, prompt and waiting included; of its share of a decode step; of a prompt token. computed: tokens
+    of a prompt that are computed.
     """
-    found = load_power(tokens, work.osl, rate, lone=1.0 if rate is None else 0.0)
-    each = tokens.prompt.times(1.0 / (work.isl - work.cached))
+    each = tokens.prompt.times(1.0 / computed)
     parts = [[getattr(energy, name) for name in PARTS] for energy in (found.energy, tokens.step, each)]
     return [[found.watts, found.busy, found.joules_per_output_token], *parts]
 

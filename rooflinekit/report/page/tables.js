@@ -143,10 +143,11 @@ function fullEngine([t, h], rules, isl, osl, yielded) {  // a turn of an engine 
   }
   const decoding = after > 0 ? Math.min(places * after / (after + 1), budget * after / (fresh + after * width)) : 0, begun = after > 0 ? decoding / after : Math.min(places, budget / fresh);
   const own = decoding / t.replicas, each = begun / t.replicas, some = decoding >= 1;
-  let added = attention * each + shared(own * width + each * fresh) - (some ? shared(own * width) : 0) + images(1) * each;
+  const chunk = Math.min(fresh, Math.max(rules.budget - own * width, 1)), steps = Math.min(each * fresh / chunk, 1);  // prompts come whole, or in pieces that fill a step
+  let added = attention * each + steps * (shared(own * width + Math.max(chunk, each * fresh)) - (some ? shared(own * width) : 0)) + images(1) * each;
   if (t.pooled_dense.length) {
     const pooled = (tokens) => LOOP.tokens_time(even(tokens), t.pooled_dense, t.pooled_counts, t.pooled_times);
     added += pooled(decoding * width + begun * fresh) - pooled(decoding * width);
   }
-  return { begun: rules.lanes * begun, decode: (some ? decode(decoding) : 0) * crowd(t.decode_stage), prompts: added * crowd(t.prompt_stage) };
+  return { begun: rules.lanes * begun, decode: (decoding > 0 ? decode(decoding) * Math.min(decoding, 1) : 0) * crowd(t.decode_stage), prompts: added * crowd(t.prompt_stage) };
 }

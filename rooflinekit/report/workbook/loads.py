@@ -15,13 +15,11 @@ from rooflinekit.decision.planning.fleet import Bearer, Reserve, lay_out
 from rooflinekit.decision.planning.objective import Objective
 from rooflinekit.decision.planning.search import Found, PlanQuestion, Space, longest_admitted, settled
 from rooflinekit.estimation.estimator import refuse_groups
-from rooflinekit.estimation.loaded import load_energy
 from rooflinekit.estimation.options import Keywords
 from rooflinekit.load.answer import STEADY, LoadPlay
 from rooflinekit.load.compiled import prepare
 from rooflinekit.load.curve import SHARES
 from rooflinekit.model.power import plug_power
-from rooflinekit.model.serving.energy import load_power
 from rooflinekit.model.types.errors import DoesNotFitError, RooflinekitError
 from rooflinekit.simulation.execute import execute
 
@@ -160,8 +158,8 @@ def _sure(bearer: Bearer, seen: Demand, load: float, deviations: float) -> list[
 
 
 def _rung(found: LoadPlay, spans: Sequence[float], sure: Sequence[tuple[float, float]]) -> Rung:
-    parts, tokens = found.played.first_parts, load_energy(found)
-    watts = 0.0 if tokens is None else float(load_power(tokens, found.asked.osl.mean, found.output_rate).plug)
+    parts, power = found.played.first_parts, found.power
+    watts = 0.0 if power is None else float(power.plug)
     ttft, tpot = 1e3 * found.samples["ttft"].mean, 1e3 * found.tpot
     low, high, token_low, token_high = spans
     return Rung(
