@@ -292,7 +292,8 @@ def _moe(make: Make, columns: Columns, dtype: Dtype, variant: str) -> Kernel:
     width = columns["expert_intermediate"] / columns["tp"]
     routed, touched = _LOADS.get(variant, power_law_load)(tokens, top_k, experts, ranks)
     matrices = np.where(_where(columns, _UNGATED), 2.0, matrices)
-    touched = np.where(columns["limited"] > 0.0, limited_load(tokens, top_k, experts), touched)
+    limited = columns.get("limited", np.zeros_like(tokens)) > 0.0
+    touched = np.where(limited, limited_load(tokens, top_k, experts), touched)
     each, local, all_routed = matrices * hidden * width, experts / ranks, np.maximum(tokens * top_k, routed)
     return make(
         expert_flops(routed, each),
