@@ -158,7 +158,6 @@ def _experts(block: MixtureOfExperts, hidden: int, shard: Shard) -> Experts:
         compute=shard.precision.compute(weight),
         down=None if shard.precision.formats.down is weight else shard.precision.formats.down,
         chosen=deployment.all_to_all == "deepep",
-        padded=shard.precision.padded if weight is Dtype.MXFP4 else (1, 1),
     )
 
 

@@ -31,7 +31,6 @@ class Precision:
     stored: Dtype | None = None  #: the format of a GGUF file, by the name that its tensors' formats go by
     stated: tuple[tuple[Dtype, Dtype], ...] = ()  #: of stored formats, in what else than their own they are multiplied
     index: Dtype = Dtype.FP8  #: queries, keys and scores of a lightning indexer, which do not follow the cache
-    padded: tuple[int, int] = (1, 1)  #: multiples to which MXFP4 experts are padded: width of a token, inner width
 
     def weights_of(self, kind: str) -> Dtype:
         """The format by which people call the weights of a kind of module: a mixture by its name."""
@@ -100,27 +99,13 @@ def resolve_precision(model: Model, deployment: Deployment, accelerator: Acceler
     unasked = model.kv_dtype or (Dtype.FP32 if stream is Dtype.TF32 else stream)  # the cache where nobody gave one
     kv = deployment.kv or (asked if asked in _FOLLOWED else unasked)
     stored = weights if weights is not None and weights.in_blocks else None
-    padded = _padded(accelerator) if deployment.engine == "vllm" else (1, 1)
-    precision = Precision(stream, kv, formats, inputs, layers, stored, stated, index, padded)
+    precision = Precision(stream, kv, formats, inputs, layers, stored, stated, index)
     parts = ("attention", "attention_output", "value", "ffn", "down", "experts", "shared_experts", "shared_down")
     others = [dtype for each in dict.fromkeys(layers) for part in parts if (dtype := getattr(each, part)) is not None]
     for weight in dict.fromkeys((*layered, formats.lm_head, *others)):
         _check(precision.compute(weight), weight, accelerator)
     return precision
 
-
-def _padded(accelerator: Accelerator) -> tuple[int, int]:
-    """Multiples to which vLLM pads MXFP4 experts on every rank, for Marlin, and for TensorRT-LLM's kernels on Blackwell.
-
-    `mxfp4_round_up_hidden_size_and_intermediate_size` (model_executor/layers/fused_moe/oracle/mxfp4.py); InferenceX
-    runs gpt-oss by Marlin on Hopper and by TensorRT-LLM's kernels on B200. The zeros are read and multiplied.
-    """
-    if accelerator.vendor != "NVIDIA":
-        return 1, 1
-    return (256, 256) if accelerator.compute_capability.startswith(_BLACKWELL) else (256, 128)
-
-
-_BLACKWELL = "10."  # of the data centre; TensorRT-LLM's generated kernels do not exist for 12.x
 
 # What each role can be. TF32 is how fp32 numbers are multiplied, not how they are stored.
 _WIDE = (Dtype.FP32, Dtype.BF16, Dtype.FP16)

@@ -63,7 +63,6 @@ class Experts(Operation):
     compute: Dtype
     down: Dtype | None = None  #: format of the down projections, where it differs
     chosen: bool = False  #: none but the pairs of its own experts come here, as DeepEP sends them
-    padded: tuple[int, int] = (1, 1)  #: multiples to which the kernel pads the width of a token and the inner width
 
     @property
     def element(self) -> float:
@@ -87,10 +86,8 @@ class Experts(Operation):
         return (*matrices, Weights("experts", (self.local, self.bias), Dtype.BF16)) if self.bias else matrices
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
-        """The grouped GEMMs: weights of the experts that were touched, padded, and work of the tokens that came."""
-        tokens, routing = step.tokens * step.replicas, self.routing
-        hidden, width = (-(-size // to) * to for size, to in zip((self.hidden, self.width), self.padded, strict=True))
-        each = self.matrices * hidden * width
+        """The grouped GEMMs: weights of the experts that were touched, work of the tokens that came."""
+        tokens, routing, each = step.tokens * step.replicas, self.routing, self.matrices * self.hidden * self.width
         routed, touched = routing.fullest(tokens)
         slots, wide = routed if self.chosen else tokens * routing.top_k, step.stream.bytes
         unpacked = self.weight.weight_only and self.weight.unit is not self.compute.unit
@@ -105,7 +102,7 @@ class Experts(Operation):
                 weight_bytes=expert_weight_bytes(touched, each, self.element, self.bias),
                 activation_bytes=expert_activation_bytes(routed, self.hidden, self.width, self.matrices, wide),
                 shape=ExpertsShape(
-                    tokens, slots, routed, touched, self.local, routing.ranks, hidden, width, self.matrices
+                    tokens, slots, routed, touched, self.local, routing.ranks, self.hidden, self.width, self.matrices
                 ),
                 variant="power_law_1.2" if routing.skew > _SKEWED else plain,
                 dequantised=unpacked,
