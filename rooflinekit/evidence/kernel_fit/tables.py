@@ -122,8 +122,14 @@ _GROUPS, _TAKEN = 8.0, 4.0
 config.json, `n_group`, `topk_group`)."""
 
 
+<<<<<<< HEAD
 def _where(columns: Columns, shape: Mapping[str, float]) -> NDArray[np.bool_]:
     return np.logical_and.reduce([columns[name] == value for name, value in shape.items()])
+=======
+def _where(columns: Any, shape: Mapping[str, float]) -> NDArray[np.bool_]:
+    same: NDArray[np.bool_] = np.logical_and.reduce([columns[name] == value for name, value in shape.items()])
+    return same
+>>>>>>> 69233247 (Types of the corrected rows)
 
 
 def limited_load(tokens: Array, top_k: Array, experts: Array) -> Array:
