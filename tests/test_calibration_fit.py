@@ -26,7 +26,7 @@ from rooflinekit.model.timing.forms import DecodeTime, GemmTime, PrefillTime, pa
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.model.types.hardware import System
-from rooflinekit.model.types.kernel import GemmShape, Kernel
+from rooflinekit.model.types.kernel import ExpertsShape, GemmShape, Kernel
 from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.calibration import calibration_names, choose_calibration, load_calibration
 from rooflinekit.specs.calibration.choose import stand_in
@@ -319,3 +319,35 @@ def test_the_nearest_calibration_stands_in_and_says_so():
     own, silent = choose_calibration(load_accelerator("h100-sxm").value, "vllm")
     assert silent is None
     assert not own.widening
+
+
+def expert_rows(**columns: object) -> Measured:
+    """One row of an expert table: 64 tokens over DeepSeek-V3's experts, or as told."""
+    row = {"gpu": "h100-sxm", "engine": "vllm", "dtype": "fp8_block", "routing": "balanced", "ffn_matrices": 3.0,
+           "tokens": 64.0, "hidden": 7168.0, "expert_intermediate": 2048.0, "top_k": 8.0, "experts": 256.0,
+           "tp": 1.0, "ep": 1.0, "latency_us": 1000.0}  # fmt: skip
+    return measured_rows(pd.DataFrame([row | columns]), "moe")
+
+
+@pytest.mark.parametrize(
+    ("columns", "touched"),
+    [
+        ({}, 128.0),  # four of eight groups, in each of which every token has one expert
+        ({"tokens": 4.0}, 20.0),  # 4 x 4, and four of low score that all tokens share
+        ({"engine": "trtllm"}, 256.0),  # its benchmark has no such router
+        ({"ep": 2.0}, 128.0),
+        ({"top_k": 6.0}, 256.0),  # another model's
+    ],
+)
+def test_a_router_of_groups_leaves_half_of_the_experts_of_rows_that_are_called_balanced(columns, touched):
+    (kernel,) = expert_rows(**columns).kernels
+    assert float(kernel.shaped(ExpertsShape).touched[0]) == touched
+    assert float(kernel.weight_bytes[0]) == pytest.approx(touched * 3 * 7168 * 2048 * 1.00024, rel=1e-4)
+
+
+@pytest.mark.parametrize(("top_k", "matrices"), [(22.0, 2), (8.0, 3)])
+def test_experts_of_nemotron_ultra_have_two_matrices_whatever_a_row_says(top_k, matrices):
+    shape = {"hidden": 2048.0, "expert_intermediate": 5120.0, "experts": 512.0, "dtype": "bfloat16", "top_k": top_k}
+    (kernel,) = expert_rows(**shape).kernels
+    assert float(kernel.flops[0]) == 2 * 64 * top_k * matrices * 2048 * 5120
+    assert float(kernel.shaped(ExpertsShape).matrices[0]) == matrices

@@ -296,6 +296,8 @@ def _resolve(setup: dict[str, Any], server: ServerFlags, source: str, calibratio
         degrees |= {"tp": 1, "dp": tp}
     scenario = degrees | {"microbatches": pp} | server.settings
     scenario |= _formats(str(setup["model"]), setup["weight_dtype"], setup["kv_dtype"] or server.kv, engine)
+    if server.activations:
+        scenario["activations"] = parse_dtype(server.activations)
     scenario |= {name: _setting(name, setup[name]) for name in SETTINGS if setup.get(name, "") != ""}
     dated = re.search(r"20\d\d(?:-\d\d)?", source)  # the year, or year and month, that a source names
     version = engine_version_of(engine, setup["engine_version"] or (dated[0] if dated else ""))

@@ -55,7 +55,8 @@ class Conditions:
 class ServerFlags:
     """Settings of a server besides its deployment.
 
-    kv: format of the cache, "" for the engine's default; scheduler_recv_interval, stream_interval, api_servers,
+    kv, activations: formats of the cache and of the inputs of narrow weights, "" for the engine's default;
+    scheduler_recv_interval, stream_interval, api_servers,
     graph_tokens, batch_wait, max_num_seqs, token_budget, policy, prefix_caching: as the options of these names, empty
     for the engine's own; whole_prompt: the budget is at least users + prompt + 64, rounded up to 64; beside: or prompt
     + so many tokens; tuned: both limits follow from memory and lengths, as trtllm-bench works them out; draft_tokens:
@@ -67,6 +68,7 @@ class ServerFlags:
     when: Conditions
     source: Cites
     kv: str = ""
+    activations: str = ""
     scheduler_recv_interval: Count = 1
     stream_interval: Count = 1
     api_servers: Count = 0
