@@ -122,14 +122,9 @@ _GROUPS, _TAKEN = 8.0, 4.0
 config.json, `n_group`, `topk_group`)."""
 
 
-<<<<<<< HEAD
-def _where(columns: Columns, shape: Mapping[str, float]) -> NDArray[np.bool_]:
-    return np.logical_and.reduce([columns[name] == value for name, value in shape.items()])
-=======
-def _where(columns: Any, shape: Mapping[str, float]) -> NDArray[np.bool_]:
+def _where(columns: Columns | pd.DataFrame, shape: Mapping[str, float]) -> NDArray[np.bool_]:
     same: NDArray[np.bool_] = np.logical_and.reduce([columns[name] == value for name, value in shape.items()])
     return same
->>>>>>> 69233247 (Types of the corrected rows)
 
 
 def limited_load(tokens: Array, top_k: Array, experts: Array) -> Array:
@@ -152,6 +147,7 @@ def _limited(table: pd.DataFrame, dtype: Dtype) -> Array:
         return np.zeros(len(table))
     known = table["engine"].isin(_LIMITED_BY) & (table["routing"] == "balanced")
     return (known & _where(table, _LIMITED)).to_numpy(float)
+
 
 _WEIGHT_ONLY = {"a16": Dtype.BF16, "a8": Dtype.FP8}
 """Arithmetic of formats that are named after weights and activations, mxfp4_a16 say."""
@@ -230,7 +226,8 @@ def measured_rows(table: pd.DataFrame, operation: str) -> Measured:
     names = table.select_dtypes("number").columns
     bare = "engine" in table and bool(table["engine"].isin(_BARE).all())
     if known.family == "moe":
-        table, names = table.assign(limited=_limited(table, stored)), [*names, "limited"]
+        table = table.assign(limited=_limited(table, stored))
+        names = table.select_dtypes("number").columns
     kernels, sizes = [], []
     for rows in parts:
         columns = {name: table[name].to_numpy(float)[rows] for name in names}
