@@ -145,8 +145,8 @@ def _limited(table: pd.DataFrame, dtype: Dtype) -> Array:
     """1 for rows whose tokens come to half of the experts, though they are called balanced."""
     if dtype not in _LIMITED_IN or "engine" not in table:
         return np.zeros(len(table))
-    known = table["engine"].isin(_LIMITED_BY) & (table["routing"] == "balanced")
-    return (known & _where(table, _LIMITED)).to_numpy(float)
+    known = (table["engine"].isin(_LIMITED_BY) & (table["routing"] == "balanced")).to_numpy()
+    return np.asarray(known & _where(table, _LIMITED), float)
 
 
 _WEIGHT_ONLY = {"a16": Dtype.BF16, "a8": Dtype.FP8}
