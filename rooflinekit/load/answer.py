@@ -311,8 +311,9 @@ class LoadPlay:
 
     @cached_property
     def power(self) -> LoadPower | None:
-        """Power over the run as it was played; None where no power limit is known."""
-        return None if self.token_energy is None else run_power(self.token_energy, self.run)
+        """Power over the run as it was played; None where no power limit is known, or no request has ended."""
+        each, run = self.token_energy, self.run
+        return None if each is None or not run.tokens else run_power(each, run)
 
     @property
     def held(self) -> int:

@@ -27,7 +27,7 @@ from rooflinekit.model.types.errors import InputError, WorkloadError
 from rooflinekit.model.types.units import GB, percent
 from rooflinekit.simulation.simulate import pcie_bandwidth
 
-_IDLE = 1e-9  # requests/s of an interval in which nothing comes
+_IDLE = 1e-6  # requests/s of an interval in which nothing comes
 
 
 @dataclass(frozen=True)

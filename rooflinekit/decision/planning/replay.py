@@ -37,7 +37,7 @@ _BUSY = 0.95  # of the knee, at which the time of a request is taken to be at mo
 
 
 @dataclass(frozen=True)
-class Run:
+class Replay:
     """Latencies of one simulation, how many requests count, and whether it has no steady state."""
 
     felt: Felt
@@ -45,7 +45,7 @@ class Run:
     diverges: bool = False
 
     @classmethod
-    def of(cls, batches: Batches) -> Run:
+    def of(cls, batches: Batches) -> Replay:
         """Read a simulation's result."""
         whole = dict(zip(METRICS, (Sketch.joined(each) for each in zip(*batches.parts, strict=True)), strict=True))
 
@@ -98,7 +98,7 @@ def replay(option: Option, question: PlanQuestion, whole: bool = False) -> Repla
     return Replayed(slowest([run.felt for run in runs]), requests, played, tuple(failed), diverges)
 
 
-def _runs(option: Option, demand: Demand, seed: int, speed: float, whole: bool) -> tuple[list[Run], str]:
+def _runs(option: Option, demand: Demand, seed: int, speed: float, whole: bool) -> tuple[list[Replay], str]:
     """Every simulation of the option at its peak, `speed` times as fast, and which requests they play."""
     if demand.trace is not None:
         return _replays(option, replace(demand, speed=demand.speed * speed), seed, whole)
@@ -106,7 +106,7 @@ def _runs(option: Option, demand: Demand, seed: int, speed: float, whole: bool) 
     return runs, f"{sum(run.requests for run in runs):,} requests of sessions at the peak"
 
 
-def _of_sessions(part: Part, demand: Demand, seed: int, speed: float) -> Run:
+def _of_sessions(part: Part, demand: Demand, seed: int, speed: float) -> Replay:
     """Replicas among which a router places sessions by their prefix; or one of those that get them at random."""
     assert demand.prefixes is not None and demand.prefixes.law is not None  # what is no trace has sessions
     law, router = demand.prefixes.law, demand.prefixes.router
@@ -129,7 +129,7 @@ def run_varying(  # noqa: PLR0913, PLR0917 - a load that varies, and where it is
     count: int,
     factor: float,
     seed: int,
-) -> Run:
+) -> Replay:
     """One replica whose requests come at a rate of its own in each period, `count` of them around one of these.
 
     rates: requests/s of the replica in periods of so many seconds, which repeat; calm: the last one up to `place` at
@@ -155,7 +155,7 @@ def run_varying(  # noqa: PLR0913, PLR0917 - a load that varies, and where it is
     return _run(part, demand, comes(), Setup(seed=seed), float(clock[-1]), warm / factor)
 
 
-def _replays(option: Option, demand: Demand, seed: int, whole: bool) -> tuple[list[Run], str]:
+def _replays(option: Option, demand: Demand, seed: int, whole: bool) -> tuple[list[Replay], str]:
     """The busiest windows of the trace, with as much before each as it is long; and all of it."""
     trace = demand.trace
     assert trace is not None  # asked only where there is one
@@ -176,7 +176,7 @@ def _replays(option: Option, demand: Demand, seed: int, whole: bool) -> tuple[li
     return runs, text
 
 
-def _replay(option: Option, demand: Demand, seed: int, start: float, end: float) -> Iterator[Run]:
+def _replay(option: Option, demand: Demand, seed: int, start: float, end: float) -> Iterator[Replay]:
     """One run of each kind of replica, or of both pools, on the requests from `start` to `end` of the trace's clock."""
     trace = demand.trace
     assert trace is not None
@@ -224,7 +224,7 @@ def _run(  # noqa: PLR0913, PLR0917 - a load and who bears it
     warm: float = 0.0,
     prefill: Part | None = None,
     before: Sequence[tuple[int, Sequence[int]]] = (),
-) -> Run:
+) -> Replay:
     typical, longest = float(demand.isl.mean) + float(demand.osl.mean), int(min(demand.longest, 1 << 20))
     sessions = comes if isinstance(comes, SessionSource) else None
     arrivals = iter(()) if isinstance(comes, SessionSource) else comes
@@ -248,4 +248,4 @@ def _run(  # noqa: PLR0913, PLR0917 - a load and who bears it
     first = own if prefill is None else prefill.replica.resolved
     if not watched(own, load, setup, first, batches):  # half says nothing
         raise KeyboardInterrupt
-    return Run.of(batches)
+    return Replay.of(batches)
