@@ -35,7 +35,7 @@ WHOLE = {
     "expert_select", "q_norm", "token_proj", "token_input_norm", "index_k_proj", "index_q_proj", "index_scores",
     "expert_down_latent", "expert_up_latent", "altup_proj", "altup_unproj", "altup_predict", "altup_correct",
     "altup_proj_scale", "altup_unproj_scale", "bypass_down", "bypass_up", "bypass_norm", "token_gate",
-    "token_gate_proj", "token_up_proj", "token_norm", "expert_norm",
+    "token_gate_proj", "token_up_proj", "token_norm", "expert_norm", "shared_gate",
 }  # fmt: skip
 SUMMED = {"o_proj", "down_proj", "Experts"}  # over ranks, each of which adds the bias
 ROWS = {"embedding", "lm_head"}  # cut, but rounded up to whole rows
