@@ -66,7 +66,8 @@ def check(model: str, gpu: str, asked: dict[str, Any]) -> int:
         assert then.memory.fits and (then.load is None or then.load.stable)
         worse = {name for name in ADVISED if ratio[name] >= 1.0 + LEAST}
         assert worse == {name for name in ADVISED if any(said.lower().startswith(name) for said in each.price)}
-        assert (f"{then.inputs['gpus']} GPU" in " ".join(each.price)) == (then.inputs["gpus"] != now.inputs["gpus"])
+        told = any(f"{then.inputs['gpus']} {noun}" in " ".join(each.price) for noun in ("GPU", "accelerator"))
+        assert told == (then.inputs["gpus"] != now.inputs["gpus"])
     return len(found)
 
 
