@@ -77,11 +77,12 @@ class Rows:
 
 
 def read(paths: list[Path]) -> Rows:
-    """Every row that a fit can use: static and saturated rows, and TPOT under a closed loop."""
+    """Every row that a fit can use: static and saturated rows, and TPOT under a closed loop, of servers in order."""
     rows = _joined(on_all_cores(_probe, _groups(paths)))
+    faulty = rows.table["faulty"].to_numpy(dtype=bool)
     answered = np.isfinite(rows.bare) & np.isfinite(rows.slopes).all(axis=1)  # the others have no room, or overload
-    print(f"{int((~answered).sum())} rows left out, which some costs do not answer")
-    return rows.where(answered)
+    print(f"left out: {int((~answered).sum())} rows, which some costs do not answer, and {faulty.sum()} of faulty servers")
+    return rows.where(answered & ~faulty)
 
 
 def _groups(paths: list[Path]) -> list[ServedGroup]:
@@ -107,7 +108,7 @@ def _probe(group: ServedGroup, slower: float = 1.0) -> Rows:
     # with a front end: without one, users of a closed loop come back in the step in which they left
     slowed = _SLOWED.get(plan.deployment.engine, "compute")
     base = replace(own, **dict.fromkeys(COSTS, 0.0), **{slowed: slower}, spread={})
-    table = group.table.assign(profile=engine_range(group))
+    table = group.table.assign(profile=engine_range(group), faulty=faulty(group))
     rate = table["metric"].str.contains("tok_s").to_numpy()
 
     def times(costs: StepCosts) -> np.ndarray:
@@ -125,11 +126,17 @@ def _probe(group: ServedGroup, slower: float = 1.0) -> Rows:
     return Rows(table, np.where(rate, 1.0 / measured, measured), bare, np.stack(slopes, axis=1))
 
 
+def faulty(group: ServedGroup) -> np.ndarray:
+    """Which rows met a fault of their server (validate/clients.yaml)."""
+    return group.client.faulty(*(group.column(name) for name in ("isl", "osl", "concurrency")))
+
+
 def engine_range(group: ServedGroup) -> str:
     """Engine, the version from which its step costs hold, and their accelerator: whose costs the group's are."""
     plan = group.resolved.plan
     engine, gpu = plan.deployment.engine, plan.system.accelerator.name
     since = step_range(engine, plan.deployment.engine_version)
+    since = _FITTED_WITH.get(label(engine, since, ""), since)
     alone = any((since, gpu) == (first, only) for first, _, _, only in RANGES.get(engine, ()))
     return label(engine, since, gpu if alone else "")
 
@@ -312,7 +319,8 @@ def _factor(rows: Rows, predicted: np.ndarray, mine: np.ndarray) -> float:
 # Since, its month, what it is, and the one accelerator that its costs hold for.
 RANGES = {
     "vllm": [("0.1", "2023-06", "V0", ""), ("0.1", "2023-06", "V0 under ROCm, seen with 0.6.1", "mi300x"),
-             ("0.1", "2023-06", "V0 under ROCm, seen in 2024", "mi250x"), ("0.8", "2025-03", "V1", "")],
+             ("0.1", "2023-06", "V0 under ROCm, seen in 2024", "mi250x"), ("0.8", "2025-03", "V1", ""),
+             ("0.14", "2026-01", "V1, asynchronous scheduling by default (config/vllm.py)", "")],
     "trtllm": [("0.5", "2023-10", "C++ and Python runtimes", ""), ("0.19", "2025-05", "PyTorch backend", "")],
     "sglang": [("0.1", "2024-01", "one loop", ""), ("0.4", "2024-12", "overlapped scheduler", ""),
                ("0.4", "2024-12", "under ROCm, seen with 0.5.6 to 0.5.8", "mi300x")],
@@ -322,6 +330,8 @@ RANGES = {
                   ("b1", "2023-03", "HIP, seen in 2024", "mi300x"), ("b1", "2023-03", "HIP, seen in 2024", "mi250x"),
                   ("b4405", "2025-01", "the first build of 2025; nothing is known of its host time", "")],
 }  # fmt: skip
+_FITTED_WITH = {"vllm@0.14": "0.8"}  # ranges that differ in how they work, and not in what is fitted
+_SERIAL = ("vllm@0.8",)  # that prepare no step while one runs, unless told
 _MEASURED_ON = {"optimum-habana": "gaudi2"}  # whose costs others take too
 # Host time to launch what the model counts as one kernel, by hand: two rows cannot be fitted with the rest.
 _LAUNCH = {
@@ -408,10 +418,12 @@ _SOURCES = """sources:
 def write(folder: Path, report: dict[str, Any]) -> None:
     """One file an engine, oldest range first."""
     for engine, ranges in RANGES.items():
-        found = [report["costs"].get(label(engine, since, gpu), report["costs"]["all"]) for since, _, _, gpu in ranges]
+        names = [label(engine, _FITTED_WITH.get(f"{engine}@{since}", since), gpu) for since, _, _, gpu in ranges]
+        found = [report["costs"].get(name, report["costs"]["all"]) for name in names]
         text = "# Written by benchmarks/fit_engines.py: what a step takes besides its kernels, by version.\n"
-        counted = sum(costs["rows"] for costs, (_, _, _, gpu) in zip(found, ranges, strict=True)
-                      if gpu or engine not in NO_FRONT)  # fmt: skip
+        rows = {name: costs["rows"] for name, costs, (_, _, _, gpu) in zip(names, found, ranges, strict=True)
+                if gpu or engine not in NO_FRONT}  # fmt: skip
+        counted = sum(rows.values())
         text += _SOURCES.format(rows=counted) + "steps:\n"
         for (since, released, what, gpu), costs in zip(ranges, found, strict=True):
             text += f'  - since: "{since}"{f"  # {what}" if what else ""}\n'
@@ -426,6 +438,8 @@ def write(folder: Path, report: dict[str, Any]) -> None:
 
 
 def _yaml_costs(name: str, costs: dict[str, Any]) -> list[str]:
+    serial = name in _SERIAL
+    name = label(name.partition("@")[0], _FITTED_WITH.get(name, name.partition("@")[2]), "")
     own = name.partition("@")[0] in NO_FRONT
     if own and " " not in name:
         return ["      graphs: true\n", "      mixes: true\n", "      vectors: true\n"]
@@ -467,8 +481,10 @@ def _yaml_costs(name: str, costs: dict[str, Any]) -> list[str]:
     if name == _WATCHED:
         lines.append("      hand_over: {value: 200 us, source: [handed]}\n      servers_by_replica: true\n")
         lines.append("      tokenises_beside: true  # AsyncMicrobatchTokenizer, before that make_async: one thread\n")
-    lines += ["      overlap: {value: 1, source: [overlap]}\n"] * (name.partition(" ")[0] in _PROMPTS)
-    return lines + ["      serial: {value: 740 us, spread: 470 us, source: [serial]}\n"] * (name == "sglang@0.4")
+    if name.partition(" ")[0] in _PROMPTS:
+        lines += ["      overlap: {value: 1, source: [overlap]}\n"] * (not serial)
+        lines.append("      serial: {value: 740 us, spread: 470 us, source: [serial]}\n")
+    return lines
 
 
 def _text(cost: str, value: float) -> str:

@@ -84,7 +84,7 @@ def _ours(group: ServedGroup, unseen: dict[str, dict[str, dict[str, np.ndarray]]
     stands_in = group.resolved.plan.stands_in
     table["stands_in"] = [stands_in("tpot" if metric == "tpot_ms" else "ttft") for metric in group.table["metric"]]
     table["whole"] = group.resolved.plan.measured_whole
-    table["faulty"] = group.client.faulty(*(group.column(name) for name in ("isl", "osl", "concurrency")))
+    table["faulty"] = fit_engines.faulty(group)
     table["reason"], table["engine"] = shipped.reason, group.resolved.plan.deployment.engine
     for way, key in _FOLDS.items():
         table[[way, f"{way}_low", f"{way}_high"]] = np.nan

@@ -120,6 +120,7 @@ class Steps(TypedDict, total=False):
     graph_tokens: Annotated[int | None, OptionRow("Largest step with prompts that replays CUDA graphs.", unit="tokens", least=0, usual="the engine's", group="Engine")]
     scheduler_recv_interval: Annotated[int, OptionRow("Decode steps between looks at the queue (SGLang).", 1, group="Engine", also=("receive_interval",))]
     batch_wait: Annotated[int, OptionRow("Steps for which prompts are gathered (TensorRT-LLM).", 0, least=0, group="Engine")]
+    async_scheduling: Annotated[str | None, OptionRow("on or off: the host prepares the next step while one runs (vLLM; SGLang and TensorRT-LLM: overlap scheduler).", usual="the engine's", complete=("on", "off"), group="Engine")]
     prefix_caching: Annotated[str | None, OptionRow("on or off: prompts that come again are in the cache.", usual="the engine's", complete=("on", "off"), group="Engine")]
     front_end: Annotated[str, OptionRow("http, or token-ids: prompts come as token ids to the engine's own interface.", "http", complete=("http", "token-ids"), group="Engine")]
     api_servers: Annotated[int | None, OptionRow("Processes that read requests and stream answers (vLLM's --api-server-count).", usual="the engine's", also=("api_server_count",), most=1024, group="Engine")]

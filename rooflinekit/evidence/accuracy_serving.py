@@ -316,7 +316,7 @@ def _resolve(setup: dict[str, Any], server: ServerFlags, source: str, calibratio
 
 def _setting(name: str, cell: object) -> object:
     """A cell of a column that is an option of a deployment."""
-    if name == "prefix_caching":
+    if name in ("async_scheduling", "prefix_caching"):
         return {"true": "on", "1": "on", "false": "off", "0": "off"}.get(str(cell).strip().lower(), cell)
     return _PLACED[name].of_cell(cell)
 

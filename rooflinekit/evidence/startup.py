@@ -107,9 +107,10 @@ def read_startup(source: str, text: str) -> StartUp:
     }
     if "eager" in said:
         told["eager"] = True
-    for name, on in (("prefix_caching", "True"), ("prefix_caching_off", "False")):
-        if name in said:
-            told["prefix_caching"] = "on" if plain[name] == on else "off"
+    for name in ("async_scheduling", "prefix_caching"):
+        for key, on in ((name, "True"), (f"{name}_off", "False")):
+            if key in said:
+                told[name] = "on" if plain[key] == on else "off"
     if "ep" in said and (ranks := (tp or 1) * int(told.get("dp", 1))) > 1:
         told["ep"] = ranks
     return StartUp(

@@ -389,7 +389,7 @@ class _Parts:
         costs, self.grid = plan.costs, grid
         if plan.deployment.two_batch:
             plan = replace(plan, deployment=replace(plan.deployment, two_batch=False))
-        bare = replace(costs, step=0.0, ranks=0.0, sequence=0.0, sequence_ranks=0.0, layer=0.0, launch=0.0)
+        bare = replace(costs.hostless, layer=0.0, launch=0.0)
         self.images: dict[Operation, int] = {
             op: count for op, count in plan.operations.items() if isinstance(op, OfImages)
         }

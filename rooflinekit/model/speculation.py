@@ -215,8 +215,7 @@ def _model_draft(plan: Plan, choice: Speculation, model: Model) -> Draft:
 
 def _within_step(plan: Plan) -> Plan:
     """Drafting is part of the step that verifies: the engine schedules and hands out tokens once for both."""
-    costs = replace(plan.engine.costs, step=0.0, ranks=0.0, sequence=0.0, sequence_ranks=0.0)
-    return replace(plan, engine=replace(plan.engine, costs=costs))
+    return replace(plan, engine=replace(plan.engine, costs=plan.engine.costs.hostless))
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from rooflinekit.model.timing.overlap import UNDIVIDED, Spent, two_batches
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import ALL_REDUCE, ALL_TO_ALL, Deployment
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.engine import IDEAL, Engine, LoadErrors, StepCosts
+from rooflinekit.model.types.engine import HOST_WORK, IDEAL, Engine, LoadErrors, StepCosts
 from rooflinekit.model.types.errors import DeploymentError
 from rooflinekit.model.types.frozen import dataclass, field, replace
 from rooflinekit.model.types.hardware import System
@@ -294,9 +294,10 @@ def host_entries(costs: StepCosts, iteration: Iteration, kernels: Sequence[Kerne
     what it adds to the ends of the kernels, and need not lie around its time.
     """
     dtype, entries = kernels[0].kernel.dtype, []
-    spread: dict[str, Any] = {name: costs.spread.get(name, 0.0) for name in _HOST} | {"beyond_one": costs.beyond_one}
+    spread: dict[str, Any] = {name: costs.spread.get(name, 0.0) for name in (*HOST_WORK, "layer")}
+    spread |= {"beyond_one": costs.beyond_one, "overlap": costs.overlap}
     (host, gap), doubts = host_times(costs, iteration), host_times(StepCosts(**spread), iteration)
-    works = bool(costs.step or costs.ranks or costs.sequence or costs.sequence_ranks)
+    works = any(getattr(costs, name) for name in HOST_WORK)
     for name, count, there, time, doubt in (
         ("host", 1, works, host, doubts[0]),
         ("layer_gaps", iteration.layers, bool(costs.layer), gap, doubts[1]),
@@ -395,7 +396,7 @@ def host_times(costs: StepCosts, iteration: Iteration) -> tuple[Numeric, Numeric
     >>> [host_times(ggml, Iteration(1.0, count, 8, 1, False))[0] for count in (1.0, 2.0, 4.0)]
     [0.0, 0.004, 0.006]
     """
-    once: Numeric = costs.step
+    once: Numeric = costs.step if costs.overlap else costs.step + costs.serial
     each, sequences = costs.sequence, iteration.sequences
     if iteration.gpus > 1:
         once, each = once + costs.ranks, each + costs.sequence_ranks
@@ -404,9 +405,6 @@ def host_times(costs: StepCosts, iteration: Iteration) -> tuple[Numeric, Numeric
         once = once * minimum(sequences, 1.0)
     gaps = gap_time(iteration.passes, iteration.layers, costs.layer)
     return host_work(iteration.passes, once, sequences, each), gaps
-
-
-_HOST = ("step", "ranks", "sequence", "sequence_ranks", "layer")
 
 
 def _entry(name: str, dtype: Dtype, count: int, time: Numeric, ends: tuple[Numeric, Numeric]) -> KernelTime:
@@ -677,8 +675,16 @@ def make_plan(
     precision = resolve_precision(model, deployment, system.accelerator)
     operations = model_operations(model, _as_run(deployment, system), precision, system.domain_size)
     fitted = _as_fitted(engine, system, calibration, precision)
-    if runs_serially(fitted, deployment, operations):
-        fitted = replace(fitted, costs=_one_by_one(fitted.costs))
+    overlap = fitted.costs.overlap
+    if told := deployment.settings.async_scheduling:
+        if not (overlap or fitted.costs.serial):
+            version = f" {deployment.engine_version}" if deployment.engine_version else ""
+            reason = f"{engine.title}{version} never prepares a step while one runs; leave async_scheduling out"
+            raise DeploymentError(reason)
+        overlap = float(told == "on")
+    elif runs_serially(fitted, deployment, operations):
+        overlap = 0.0
+    fitted = replace(fitted, costs=replace(fitted.costs, overlap=overlap))
     return Plan(model, deployment, system, precision, calibration, operations, fitted)
 
 
@@ -686,18 +692,6 @@ def runs_serially(engine: Engine, deployment: Deployment, operations: Iterable[O
     """True if the host prepares no step beside another because the prefix cache holds recurrent states."""
     states = any(isinstance(operation, StateUpdate | ShortConvolution) for operation in operations)
     return engine.serial_states and states and deployment.settings.prefix_caching != "off"
-
-
-def _one_by_one(costs: StepCosts) -> StepCosts:
-    """The costs of steps that are prepared one after the other.
-
-    >>> found = _one_by_one(StepCosts(step=1e-3, serial=1e-3, overlap=1.0))
-    >>> found.step, found.overlap
-    (0.002, 0.0)
-    """
-    spread = dict(costs.spread)
-    spread["step"] = math.hypot(spread.get("step", 0.0), spread.pop("serial", 0.0))
-    return replace(costs, step=costs.step + costs.serial, serial=0.0, overlap=0.0, spread=spread)
 
 
 def _as_fitted(engine: Engine, system: System, calibration: Calibration | None, precision: Precision) -> Engine:

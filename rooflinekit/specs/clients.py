@@ -57,7 +57,7 @@ class ServerFlags:
 
     kv, activations: formats of the cache and of the inputs of narrow weights, "" for the engine's default;
     scheduler_recv_interval, stream_interval, api_servers,
-    graph_tokens, batch_wait, max_num_seqs, token_budget, policy, prefix_caching: as the options of these names, empty
+    graph_tokens, batch_wait, max_num_seqs, token_budget, policy, async_scheduling, prefix_caching: as the options of these names, empty
     for the engine's own; whole_prompt: the budget is at least users + prompt + 64, rounded up to 64; beside: or prompt
     + so many tokens; tuned: both limits follow from memory and lengths, as trtllm-bench works them out; draft_tokens:
     that the model's own layers for several tokens (MTP) draft in a row; graph_sizes: to which decode steps are padded;
@@ -76,6 +76,7 @@ class ServerFlags:
     batch_wait: Count = 0
     max_num_seqs: Count = 0
     policy: str = ""
+    async_scheduling: str = ""
     prefix_caching: str = ""
     draft_tokens: Count = 0
     graph_sizes: tuple[float, ...] = ()
@@ -102,6 +103,7 @@ class ServerFlags:
             "batch_wait",
             "max_num_seqs",
             "policy",
+            "async_scheduling",
             "prefix_caching",
         )
         return {name: value for name in names if (value := getattr(self, name)) not in (0, "")}

@@ -46,7 +46,9 @@ def _common(target: Target) -> list[Wish]:
     exchanged = f"experts are exchanged by {deployment.all_to_all}"
     length = f"longest sequence; requests are {inputs['isl']} + {inputs['osl']} tokens"
     settings = deployment.settings
-    block, looks = settings.block_size, settings.scheduler_recv_interval
+    block, looks, told = settings.block_size, settings.scheduler_recv_interval, settings.async_scheduling
+    vllm, overlaps = target.table.engine == "vllm", target.has("no_overlap")
+    serial = told == "off" or (target.table.engine, target.role) == ("trtllm", "prefill")  # as its own examples do
     return [
         Wish("pp", deployment.pp, f"{deployment.pp} pipeline stages", when=deployment.pp > 1),
         Wish("all_to_all", target.exchanged, exchanged, word=True, when=bool(target.exchanged)),
@@ -72,6 +74,8 @@ def _common(target: Target) -> list[Wish]:
             "tokens that are sent together",
             when=settings.stream_interval > 1,
         ),
+        Wish("async_scheduling", True, "the host prepares a step while one runs", when=vllm and told == "on"),
+        Wish("no_overlap", True, "no step is prepared while one runs", when=serial and (not vllm or overlaps)),
         Wish("receive_interval", looks, "decode steps between two looks at new requests", when=looks > 1),
         Wish("batch_wait", settings.batch_wait, "steps for which prompts are gathered", when=settings.batch_wait > 0),
     ]
@@ -265,7 +269,6 @@ def _trtllm(target: Target) -> Iterator[Wish]:
         yield Wish("draft_layers" if choice.method == "mtp" else "draft_tokens", choice.draft_tokens, target.drafted)
     yield Wish("transfer_backend", "default", "how the cache travels", word=True, when=bool(target.role))
     yield Wish("transfer_buffer", target.longest, "room for the longest prompt", when=bool(target.role))
-    yield Wish("no_overlap", True, "prefill servers run without the overlap scheduler", when=target.role == "prefill")
     yield cached
     again = cached.when or any(wish.when and wish.concept in ("kv", "block") for wish in shared)
     yield Wish("fraction_again", target.share.fraction, "this section of the file replaces the option", when=again)

@@ -43,6 +43,7 @@ class EngineSettings:
     graph_tokens: int | None = None  #: tokens of the largest step with prompts that replays CUDA graphs
     scheduler_recv_interval: int = 1  #: decode steps from one look at new requests to the next
     batch_wait: int = 0  #: decode steps for which prompts are held back, so that several are computed together
+    async_scheduling: str | None = None  #: "on" or "off": whether the next step is made up while one is under way
     prefix_caching: str | None = None  #: "on" or "off": whether a prompt that was sent before is found in the cache
     front_end: str = "http"  #: http, or token-ids: prompts come as token ids to the engine's own interface
     api_servers: int | None = None  #: processes that read requests and stream answers
@@ -117,6 +118,10 @@ class MemoryRule:
         return pair[not named and float(accelerator.memory_bytes) >= self.large]
 
 
+HOST_WORK = ("step", "serial", "ranks", "sequence", "sequence_ranks")
+"""Costs of a step that are the host's work; `serial` counts where no step is made up beside another."""
+
+
 @dataclass(frozen=True)
 class StepCosts:
     """Costs of an engine's step beside its kernels; times in seconds, everything at least 0.
@@ -155,7 +160,9 @@ class StepCosts:
     hand_over: float = 0.0  #: front end of a request that comes as token ids, without HTTP [s]
     servers_by_replica: bool = False  #: each attention replica has a front end of its own
     tokenises_beside: bool = False  #: a thread of the front end tokenises prompts while another sends answers
-    serial: float = 0.0  #: host work of a step more, where no step is made up beside another (`Engine.serial_states`)
+    serial: float = quantity(
+        "serial", "more of it where no step is made up beside another: `overlap` is 0", "s", default=0.0
+    )
     overlap: float = 0.0  #: steps made up before the one under way has ended: a prompt joins the one after them
     graphs: bool = True  #: decode steps replay CUDA graphs; of prompts those of up to `graph_tokens` do
     padded: tuple[float, ...] = ()  #: rising sizes of CUDA graphs; a decode step is padded to the next
@@ -166,6 +173,16 @@ class StepCosts:
     interval: float = 1.0  #: 90 % of the measured step times lie within this factor, either way
     whole: str = ""  #: models ("dense" in 16 bit, "experts") whose decode steps were measured whole on this accelerator
     spread: Mapping[str, float] = field(default_factory=dict, hash=False)
+
+    @property
+    def hostless(self) -> StepCosts:
+        """The costs without the host's work for a step and its sequences.
+
+        >>> costs = StepCosts(step=1e-3, serial=1e-3, launch=1e-6).hostless
+        >>> costs.step, costs.serial, costs.launch
+        (0.0, 0.0, 1e-06)
+        """
+        return replace(self, **dict.fromkeys(HOST_WORK, 0.0))
 
     @property
     def free(self) -> StepCosts:
