@@ -23,7 +23,7 @@ def read_load(given: Keywords, image_tokens: int = 0) -> AskedLoad | None:
 
     Raises:
         InputError: users together with a rate, an option of one that is given to the other, or to neither.
-        WorkloadError: fewer requests than users, none that counts, or more than are played.
+        WorkloadError: no request that counts, or more than are played.
 
     >>> read_load({"concurrency": 64, "requests": 640}).arrivals
     'closed loop of 64 users, 640 requests'
@@ -57,11 +57,9 @@ def read_load(given: Keywords, image_tokens: int = 0) -> AskedLoad | None:
 
 
 def _refuse(asked: Keywords) -> None:
-    """Raise InputError or WorkloadError for options that exclude each other."""
-    users, requests = asked.get("concurrency"), asked.get("requests")
+    """Raise InputError for options that exclude each other."""
+    users = asked.get("concurrency")
     if users is not None and "rate" in asked:
         raise InputError("concurrency and rate exclude each other: a closed loop of users, or arrivals at a rate")
     if users is not None and "burstiness" in asked:
         raise InputError("burstiness belongs to a rate; users of a closed loop send when their answers have come")
-    if users is not None and requests is not None and requests < users:
-        raise WorkloadError(f"requests must be at least concurrency ({users}), one for each user, not {requests}")

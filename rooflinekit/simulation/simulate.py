@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Unpack
 
 from rooflinekit.estimation.doubts import load_doubts
 from rooflinekit.estimation.estimator import Resolved, bounds, ends, image_inputs, read_deployment, resolve
-from rooflinekit.estimation.loaded import version_notes
+from rooflinekit.estimation.loaded import FEWER, version_notes
 from rooflinekit.estimation.notes import room_for_one
 from rooflinekit.estimation.options import Keywords, OwnKeywords, keywords, number_of, options_of, part_of, read
 from rooflinekit.estimation.results import about
@@ -544,7 +544,9 @@ def make_load(
         arrivals = generate(process, Requests(isl, osl, question.classes), count, seed)
         lengths = isl, osl
         typical, longest = isl.mean + osl.mean, int(isl.quantile(1.0) + osl.quantile(1.0))
-        notes = (_IN_STEP,) if (users or 0) > 1 and osl.quantile(0.0) == osl.quantile(1.0) else ()
+        crowd = min(users or 0, count - warmup)
+        notes = (FEWER.format(crowd=crowd, users=users),) if crowd < (users or 0) else ()
+        notes += (_IN_STEP,) if crowd > 1 and osl.quantile(0.0) == osl.quantile(1.0) else ()
     sent = count if question.trace is None else min(len(trace), question.requests or len(trace))
     if users is None and warmup >= sent:
         raise WorkloadError(f"warmup={warmup} leaves none of {sent:,} requests to count; use fewer")
