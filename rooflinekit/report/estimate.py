@@ -299,13 +299,14 @@ def _drafted(drafted: results.SpeculationResult) -> str:
     least, best = drafted.break_even_acceptance, drafted.best_draft_tokens
     gains = f"from acceptance {least:.2f} on" if least is not None else "never"
     return (
-        f"{drafted.draft}, {_tokens(drafted.draft_tokens)} at acceptance {rates}: "
+        f"{drafted.draft}, {tokens_of(drafted.draft_tokens)} at acceptance {rates}: "
         f"{drafted.tokens_per_pass:.2f} tokens a pass of {ms(drafted.verify_ms)} + {ms(drafted.draft_ms)} drafting. "
-        f"{drafted.speedup:.2f} x as fast as without (gains {gains}; best with {_tokens(best)})"
+        f"{drafted.speedup:.2f} x as fast as without (gains {gains}; best with {tokens_of(best)})"
     )
 
 
-def _tokens(count: int) -> str:
+def tokens_of(count: int) -> str:
+    """A number of tokens in words."""
     return "1 token" if count == 1 else f"{count} tokens"
 
 

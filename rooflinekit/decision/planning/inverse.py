@@ -20,8 +20,8 @@ from rooflinekit.decision.planning.plan import DEFAULT_SLO, PlanAnswer, deployme
 from rooflinekit.decision.planning.rank import worst_evidence
 from rooflinekit.decision.planning.search import PlanQuestion, Progress, search
 from rooflinekit.estimation.estimator import Resolved, read_deployment, read_workload, resolve
-from rooflinekit.estimation.options import part_of, read
-from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, LoadCase, StaticCase
+from rooflinekit.estimation.options import options_of, part_of, read
+from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, LoadCase, Spreads, StaticCase
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.answer import Plain
 from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError, InputError, UnknownNameError
@@ -284,7 +284,7 @@ def _under_load(  # noqa: PLR0913, PLR0917 - a question with its parts
     what: str, model: str, gpu: str, slo: tuple[Objective, ...], given: dict[str, Any], confidence: float
 ) -> Solution:
     cv = {"cv": given["burstiness"]} if "burstiness" in given else {}
-    lengths, layout = part_of(given, ("isl", "osl")), part_of(given, DEPLOYMENT_KEYS)
+    lengths, layout = part_of(given, ("isl", "osl", *options_of(Spreads))), part_of(given, DEPLOYMENT_KEYS)
     lengths |= {"image_tokens": resolve(model, gpu, read_deployment(layout), None).plan.image_tokens}
     probe = read_demand({"rate": 1.0, **lengths, **cv} if what == "rate" else {"users": 1, **lengths})
     refuse_undecoded(slo, probe.osl.mean)
