@@ -168,7 +168,7 @@ def _speeds(estimate: results.Estimate) -> list[tuple[str, str]]:
     if e.load is None:
         words.append(f"{ms(e.e2e_ms)} a request")
     if e.energy:
-        words.append(f"{three(e.energy.energy_per_output_token_j)} J a token")
+        words.append(f"{three(e.energy.energy_per_output_token_j)} J a token (boards)")
     return [("output", "; ".join(words)), *(_load(e, e.load) if e.load else ())]
 
 
@@ -267,7 +267,7 @@ def _spent(energy: results.EnergyResult, gpu: str) -> str:
     low, high = energy.interval
     power = f"{energy.power_w_per_gpu:.0f} W a {noun_of(gpu)} ({low:.0f} – {high:.0f})"
     power += f", {energy.plug_w_per_gpu:.0f} W with its host"
-    return f"{power}; {three(whole)} J an output token, prompts included: {shares}"
+    return f"{power}; {three(whole)} J of the boards an output token, prompts included: {shares}"
 
 
 _SPENT = {"cache": "KV cache", "running": "chip running"}  # parts of the energy that have another name here

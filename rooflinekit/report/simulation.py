@@ -62,7 +62,7 @@ def document(outcome: Outcome) -> Document:
             [
                 "power",
                 f"{o.power_w_per_gpu:.0f} W a {noun_of(o.gpu)}",
-                f"{three(o.energy_per_output_token_j)} J a token",
+                f"{three(o.energy_per_output_token_j)} J a token (boards)",
             ]
         )
     if o.goodput is not None:
