@@ -162,12 +162,12 @@ def read_workloads(scenarios: pd.DataFrame, errors: Texts, laws: Mapping[str, Ma
             continue
         given = scenarios[name]
         numbers, empty = _numbers(given), given.isna().to_numpy()
-        for row, law in laws.get(name, {}).items():
-            numbers[row] = 1.0
+        for place, law in laws.get(name, {}).items():
+            numbers[place] = 1.0
             try:
-                numbers[row] = max(round(parse_length(law).mean), 1)
+                numbers[place] = max(round(parse_length(law).mean), 1)
             except RooflinekitError as error:
-                errors.put(row, str(error))
+                errors.put(place, str(error))
         bad = ~empty & ~((numbers >= least) & (numbers <= _OPTIONS[name].most) & (numbers == np.floor(numbers)))
         for row in np.flatnonzero(bad):
             errors.put(np.array([row]), _refusal(given.iloc[row], numbers[row], name, least))
