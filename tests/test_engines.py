@@ -227,6 +227,6 @@ def test_a_version_that_nobody_knows_is_named_beside_the_newest_one():
     load = asked | {"rate": 2.0, "requests": 40}
     answers = rk.estimate("llama-3-8b", **asked), rk.estimate("llama-3-8b", **load), rk.simulate("llama-3-8b", **load)
     assert all(unknown in each.warnings for each in answers)
-    found = rk.plan("llama-3-8b", rate=2.0, tp=1, token_budget=8192, max_num_seqs=256, **asked)
+    found = rk.plan("llama-3-8b", rate=2.0, tp=1, token_budget=8192, max_num_seqs=256, engine=asked["engine"])
     assert unknown in found.warnings and any("loads of vllm 9.9.9 were not measured" in each for each in found.warnings)
     assert not any("not known" in each for each in rk.estimate("llama-3-8b", engine="vllm@0.33.4").warnings)
