@@ -22,8 +22,10 @@ import rooflinekit as rk
 from rooflinekit.cli import output
 from rooflinekit.cli.app import app
 from rooflinekit.cli.command import COMMANDS, find, help_table
-from rooflinekit.report.document import plain_text
+from rooflinekit.report.answers import document_of
+from rooflinekit.report.document import CellTable, plain_text, wrapped
 from rooflinekit.report.estimate import document
+from rooflinekit.report.request import Waterfall
 
 WIDE = [
     ["llama3-8b", "--batch", "32"],
@@ -175,11 +177,25 @@ def test_a_wide_terminal_gets_wider_bars_and_a_pipe_those_of_80_columns(monkeypa
     monkeypatch.setenv("COLUMNS", "100")
     assert run("estimate", "llama3-8b").stdout == piped
     monkeypatch.setattr("sys.stdout", type("Terminal", (io.StringIO,), {"isatty": lambda _: True})())
-    assert output._columns(80) == 100
+    assert output.columns_of(sys.stdout, 80) == 100
+    for columns, taken in ((40, 40), (30, 40), (200, 110)):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert output.columns_of(sys.stdout, 80) == taken
     wide = plain_text(document(rk.estimate("llama-3-8b")), 100).splitlines()
     (line,) = (line for line in wide if line.startswith("weights "))
     assert 96 <= len(line) <= 100
     assert max(map(len, wide)) <= 100
+
+
+@pytest.mark.parametrize("command", ["estimate llama-3-8b --rate 3 --requests 40", "cost llama-3-8b --concurrency 8"])
+def test_words_fit_a_terminal_of_40_columns_and_tables_one_of_80(command):
+    function = {"estimate": rk.estimate, "cost": rk.cost}[command.split()[0]]
+    answer = function("llama-3-8b", **({"rate": 3.0, "requests": 40} if "rate" in command else {"concurrency": 8}))
+    for title, blocks in document_of(answer):
+        assert max(map(len, wrapped(title, width=40)), default=0) <= 40
+        for block in blocks:
+            most = 80 if isinstance(block, CellTable) else 44 if isinstance(block, Waterfall) else 40
+            assert max(map(len, block.text(40)), default=0) <= most, block.text(40)
 
 
 def test_colours_are_for_terminals_that_want_them(monkeypatch):
@@ -801,7 +817,7 @@ def test_every_command_that_answers_in_json_is_asked_for_its_notes():
 @pytest.mark.parametrize("line", NOTED)
 def test_json_carries_every_note_that_the_table_prints(line, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(output, "_columns", lambda _: 10_000)
+    monkeypatch.setattr(output, "columns_of", lambda *_: 10_000)
     sizes = {
         "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 2, "num_attention_heads": 32,
         "intermediate_size": 8192, "vocab_size": 32000, "max_position_embeddings": 4096, "torch_dtype": "bfloat16",

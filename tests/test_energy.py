@@ -26,6 +26,8 @@ from rooflinekit.model.types.errors import SpecError
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.kernel import GemmShape, Kernel
 from rooflinekit.model.types.time import KernelTime
+from rooflinekit.report.answers import document_of
+from rooflinekit.report.document import plain_text
 from rooflinekit.specs import load_accelerator, names
 from rooflinekit.specs.calibration.load import load_calibration
 from rooflinekit.specs.places import spec_dir
@@ -579,3 +581,14 @@ def test_a_run_takes_its_work_and_the_board_for_as_long_as_it_was_played():
     assert found.joules_per_output_token == pytest.approx(joules / 100.0)
     assert (found.watts, found.busy) == (pytest.approx(joules / 10.0), pytest.approx(0.38))
     assert sum(getattr(found.energy, part) for part in PARTS) == pytest.approx(joules / 100.0)
+
+
+def test_every_text_says_whether_joules_are_of_the_boards_or_at_the_meter():
+    """`cost` counts hosts, supplies and PUE, `estimate` and `simulate` the boards alone; no label serves for both."""
+    load = {"concurrency": 4, "requests": 40}
+    answers = rk.estimate("llama-3-8b", batch=4), rk.estimate("llama-3-8b", **load), rk.simulate("llama-3-8b", **load)
+    for answer in answers:
+        assert " J a token (boards)" in plain_text(document_of(answer))
+    priced = rk.cost("llama-3-8b", concurrency=4, price=2.0, pue=1.5)
+    assert "J/token at the meter" in plain_text(document_of(priced))
+    assert priced.prices.watts == pytest.approx(1.5 * priced.prices.node_watts / priced.prices.node_gpus)

@@ -241,3 +241,15 @@ def test_a_load_is_not_surer_than_its_steps():
 @pytest.mark.parametrize(("engine", "widened"), [("vllm@0.6.1", "intervals of prompts"), ("vllm", "used, intervals")])
 def test_the_note_on_stand_ins_says_which_intervals_they_widen(engine, widened):
     assert f"{widened} widened" in " ".join(rk.estimate("llama-3-8b", "mi300x", engine=engine, batch=8).warnings)
+
+
+def test_a_version_that_nobody_knows_is_named_beside_the_newest_one():
+    """Of a static batch, under load and in a plan; a patch of the newest version read is known."""
+    unknown = "vllm 9.9.9 is not known: memory and costs are those of 0.33.0, the newest version known"
+    asked = {"engine": "vllm@9.9.9", "gpu": "h100-sxm"}
+    load = asked | {"rate": 2.0, "requests": 40}
+    answers = rk.estimate("llama-3-8b", **asked), rk.estimate("llama-3-8b", **load), rk.simulate("llama-3-8b", **load)
+    assert all(unknown in each.warnings for each in answers)
+    found = rk.plan("llama-3-8b", rate=2.0, tp=1, token_budget=8192, max_num_seqs=256, engine=asked["engine"])
+    assert unknown in found.warnings and any("loads of vllm 9.9.9 were not measured" in each for each in found.warnings)
+    assert not any("not known" in each for each in rk.estimate("llama-3-8b", engine="vllm@0.33.4").warnings)

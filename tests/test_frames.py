@@ -203,9 +203,19 @@ def test_texts_may_be_categories():
     assert got["tpot_ms"][0] == got["tpot_ms"][2] != got["tpot_ms"][1]
 
 
-def test_a_law_of_lengths_in_a_row_names_the_column_that_spreads_them():
-    got = rk.estimate_frame(pd.DataFrame([{"model": "llama-3-8b", "rate": 3, "osl": "uniform:10-300"}]))
-    assert got["error"][0] == "osl must be a mean in a table, not uniform:10-300; osl_cv says how lengths vary"
+def test_a_law_of_lengths_in_a_row_is_played_as_estimate_plays_it():
+    laws = ["uniform:10-300", "lognormal:mean=60,cv=0.5", 80]
+    got = rk.estimate_frame(pd.DataFrame({"model": "llama-3-8b", "rate": 3, "isl": 500, "osl": laws}))
+    alone = [rk.estimate("llama-3-8b", rate=3, isl=500, osl=law) for law in laws]
+    assert got["tpot_ms"].tolist() == [each.tpot_ms for each in alone]
+    assert got["ttft_p99_ms"].tolist() == [each.load.percentiles["ttft_ms"]["p99"] for each in alone]
+
+
+def test_a_law_of_lengths_without_a_load_or_a_number_is_an_error_in_its_row():
+    table = pd.DataFrame({"model": "llama-3-8b", "rate": [None, 3.0], "osl": ["uniform:1-9", "uniform:9-1"]})
+    got = rk.estimate_frame(table)["error"]
+    assert got[0] == "osl=uniform:1-9 varies from request to request; add concurrency (a closed loop) or rate"
+    assert "runs backwards" in got[1]
 
 
 @pytest.mark.parametrize("column", ["batch", "isl", "osl", "context"])

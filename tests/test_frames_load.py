@@ -72,7 +72,6 @@ def test_a_table_without_a_load_has_none_of_its_columns():
     ({"rate": [1.0], "batch": [4]}, "excludes concurrency and rate"),
     ({"rate": [1.0], "context": [400]}, "excludes concurrency and rate"),
     ({"rate": [1.0], "requests": [9], "warmup": [9]}, "leaves none of 9 requests"),
-    ({"concurrency": [9], "requests": [8]}, "requests must be at least concurrency"),
     ({"concurrency": [9], "burstiness": [2.0]}, "burstiness belongs to a rate"),
     ({"concurrency": [10**8]}, "at most 10,000,000"),
     ({"rate": [np.nan], "ttft": [9.0]}, "ttft describes traffic"),

@@ -25,7 +25,7 @@ from rooflinekit.estimation import scenario
 from rooflinekit.estimation.frames import INPUT_COLUMNS
 from rooflinekit.estimation.options import OptionRow, model_of, number_of, options_of, quantity
 from rooflinekit.estimation.scenario import GROUPS, Scenario, SimulationOptions
-from rooflinekit.model.types.errors import WorkloadError
+from rooflinekit.model.types.errors import InputError, WorkloadError
 
 DEPLOYED = (
     "estimate",
@@ -248,3 +248,35 @@ def test_the_published_schema_is_the_present_one():
 def test_lengths_that_vary_need_requests() -> None:
     with pytest.raises(rk.InputError, match="isl=uniform:100-200 varies from request to request; add concurrency"):
         rk.estimate("llama-3-8b", isl="uniform:100-200")
+
+
+def test_what_shapes_a_load_or_a_step_is_an_option_of_all_who_play_one():
+    load = {*options_of(scenario.RequestsOptions), *options_of(scenario.Protocol), "concurrency"}
+    step = {*options_of(scenario.SpeculationOptions), *options_of(scenario.Steps), *options_of(scenario.Adapters)}
+    for table in (Scenario, SimulationOptions, scenario.LeversOptions, scenario.CostOptions):
+        assert load | step <= options_of(table).keys(), table
+    for table in (scenario.PlanOptions, scenario.LoadCase, scenario.RolloutCase):
+        assert {"isl_cv", "osl_cv"} <= options_of(table).keys(), table
+    assert {"seed", "isl_cv", "osl_cv", "burstiness"} <= find("workbook").options.keys()
+
+
+def test_every_reader_of_lengths_reads_their_variation_alike():
+    said, law = {"isl_cv": 1.0, "osl_cv": 0.5}, {"isl": "lognormal:mean=1024,cv=1", "osl": "lognormal:mean=256,cv=0.5"}
+    one = {"tp": 1, "token_budget": 8192, "max_num_seqs": 256, "draft": "none"}
+    for ask in (
+        lambda given: rk.plan("llama-3-8b", rate=2.0, **one, **given).to_dict()["best"],
+        lambda given: rk.cost("llama-3-8b", rate=2.0, seed=3, **given).prices,
+        lambda given: rk.levers("llama-3-8b", concurrency=8, seed=3, gpus=["l40s"], **given).answer.ttft_ms,
+        lambda given: rk.simulate("llama-3-8b", rate=2.0, seed=3, **given).ttft_ms.mean,
+    ):
+        assert ask(said) == ask(law) != ask({})
+
+
+def test_seeds_are_those_of_estimate():
+    """Of the same requests: `levers` plays what `estimate` plays, and `cost` prices what runs at once in it."""
+    asked = {"osl_cv": 0.7, "seed": 5}
+    now = rk.levers("llama-3-8b", concurrency=8, gpus=["l40s"], **asked).answer
+    assert now.ttft_ms == rk.estimate("llama-3-8b", concurrency=8, **asked).ttft_ms
+    assert rk.cost("llama-3-8b", rate=2.0, **asked).prices != rk.cost("llama-3-8b", rate=2.0, osl_cv=0.7).prices
+    with pytest.raises(InputError, match="seed is of a load that is played"):
+        rk.cost("llama-3-8b", concurrency=8, seed=5)

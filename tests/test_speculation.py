@@ -16,9 +16,11 @@ from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.speculation import SpeculativePredictor, _copied_layer, attached_head, speculate
 from rooflinekit.model.step import make_plan
 from rooflinekit.model.types.deployment import Deployment
+from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.speculation import MEASURED, Speculation, break_even_acceptance, expected_tokens
 from rooflinekit.model.types.workload import Workload
+from rooflinekit.simulation.watch import ChromeTrace
 from rooflinekit.specs import load_accelerator, load_model
 
 RATE = st.floats(0.0, 1.0)
@@ -353,3 +355,16 @@ class TestUnderLoad:
         row = rk.estimate_frame(pd.DataFrame([{"model": "deepseek-v3", "gpu": "h200-sxm", **asked}])).iloc[0]
         one = rk.estimate("deepseek-v3", "h200-sxm", **asked)
         assert (row["error"], row["tpot_ms"], row["ttft_ms"]) == ("", one.tpot_ms, one.ttft_ms)
+
+
+@pytest.mark.parametrize("load", [{"rate": 6.0, "requests": 120}, {"concurrency": 8, "osl_cv": 0.5, "requests": 40}])
+def test_a_named_draft_is_simulated_as_it_is_estimated(load):
+    """By the loop to the last bit, and by objects, which a watcher asks for, but for the order of sums."""
+    asked = {"draft": "llama-3.2-1b", "draft_tokens": 3, "acceptance": "0.8,0.6,0.5", "isl": 500, "osl": 60} | load
+    found, played = rk.estimate("llama-3.1-8b", **asked), rk.simulate("llama-3.1-8b", **asked)
+    assert (played.ttft_ms.mean, played.tpot_ms.mean, played.interval) == (found.ttft_ms, found.tpot_ms, found.interval)
+    watched = rk.simulate("llama-3.1-8b", watch=ChromeTrace(), **asked)
+    assert watched.duration_s == played.duration_s
+    assert [watched.ttft_ms.mean, watched.tpot_ms.mean] == pytest.approx([found.ttft_ms, found.tpot_ms], rel=1e-12)
+    with pytest.raises(InputError, match="draft and draft_ms exclude each other"):
+        rk.simulate("llama-3.1-8b", draft_ms=2.0, **asked)

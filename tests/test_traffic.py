@@ -138,7 +138,6 @@ def test_an_overload_is_said_loudly():
         ({"rate": float("nan")}, WorkloadError, "rate must be a number"),
         ({"concurrency": 0}, WorkloadError, "concurrency must be a whole number"),
         ({"rate": 1.0, "requests": 10, "warmup": 10}, WorkloadError, "leaves none of 10 requests"),
-        ({"concurrency": 10, "requests": 9}, WorkloadError, "requests must be at least concurrency"),
         ({"concurrency": 600_000}, WorkloadError, "at most 1,000,000: give --requests"),
         ({"seed": 3}, InputError, "seed describes traffic"),
         ({"rate": 1.0, "max_model_len": 512}, WorkloadError, "all requests are refused"),
@@ -292,3 +291,15 @@ def test_cached_tokens_are_refused_where_prompts_say_themselves_what_is_cached()
     ):
         with pytest.raises(RooflinekitError, match=words):
             rk.simulate("llama-3-8b", **{"rate": 1.0, "requests": 20, "cached": 100, **more})
+
+
+@pytest.mark.parametrize("users", [70, 500])
+def test_users_without_a_request_are_no_load(users):
+    """N requests are at most N at once: the load, its doubt and `simulate` are those of N users."""
+    few, many = (rk.estimate("llama-3-8b", concurrency=count, requests=12, osl_cv=0.4) for count in (12, users))
+    for key in ("ttft_ms", "tpot_ms", "e2e_ms", "interval", "interval80", "doubt"):
+        assert getattr(many, key) == getattr(few, key), key
+    assert many.load.percentiles == few.load.percentiles
+    played = rk.simulate("llama-3-8b", concurrency=users, requests=12, osl_cv=0.4)
+    assert (played.ttft_ms.mean, played.interval) == (many.ttft_ms, many.interval)
+    assert all(f"12 of {users} users have a request" in " ".join(each.warnings) for each in (many, played))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from importlib import import_module
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooflinekit.cli.command import MAYBE_MODEL, MODEL, Argument, command
 from rooflinekit.cli.failures import INTERRUPTED
-from rooflinekit.cli.output import CommandOutput, counting, emit, note, to_json, working
+from rooflinekit.cli.output import CommandOutput, columns_of, counting, emit, note, to_json, working
 from rooflinekit.cli.standard_input import pasted
 from rooflinekit.estimation import scenario as tables
 from rooflinekit.estimation.options import Keywords, Value, options_of
@@ -70,11 +71,12 @@ def _asking(
 def _others(model: str, scenario: Keywords, code: int) -> int:
     """Say which accelerators with a price hold the model, on the standard error; give the exit code back."""
     from rooflinekit.decision.fits import fits_on, priced
+    from rooflinekit.report.document import WIDTH
     from rooflinekit.report.fits import lines
 
     known = {name: value for name, value in scenario.items() if name in options_of(tables.Scenario) and name != "tp"}
     with suppress(errors.RooflinekitError):  # the misfit is said; what is more has to fit the scenario
-        for line in lines(fits_on(model, priced(), **known)):
+        for line in lines(fits_on(model, priced(), **known), columns_of(sys.stderr, WIDTH)):
             note(line, "")
         note(f"`rooflinekit gpus --fits {model}` has all", "")
     return code

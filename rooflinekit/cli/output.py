@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from rooflinekit.estimation.options import Value
 from rooflinekit.model.types.errors import InputError
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 _LONG = re.compile(r"\S{200,}")
 
-_NARROWEST, _WIDEST = 60, 110  # columns of an answer in a terminal
+_NARROWEST, _WIDEST = 40, 110  # columns of an answer in a terminal
 
 
 class CommandOutput(NamedTuple):
@@ -73,7 +73,7 @@ class CommandOutput(NamedTuple):
             case "md":
                 self.emit(visible(markdown_text(document())))
             case _:
-                text = visible(plain_text(document(), WIDTH if self.out else _columns(WIDTH)))
+                text = visible(plain_text(document(), WIDTH if self.out else columns_of(sys.stdout, WIDTH)))
                 self.emit(_coloured(text) if self.out is None and _in_colour() else text)
 
     def emit(self, text: str) -> None:
@@ -81,9 +81,9 @@ class CommandOutput(NamedTuple):
         emit(text, self.out, self.force)
 
 
-def _columns(usual: int) -> int:
-    """Columns of the terminal that is the standard output, no more than people read; elsewhere the usual ones."""
-    if sys.stdout is None or not sys.stdout.isatty():
+def columns_of(stream: TextIO | None, usual: int) -> int:
+    """Columns of the terminal that an output is, no more than people read; elsewhere the usual ones."""
+    if stream is None or not stream.isatty():
         return usual
     return max(min(get_terminal_size().columns, _WIDEST), _NARROWEST)
 

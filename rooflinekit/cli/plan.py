@@ -125,8 +125,8 @@ def _one_deployment(model: str, gpus: list[str], largest: str | None, slo: str |
     refuse(fleets, "has no part in --max and --find bandwidth")
     given = part_of(asked, [key for key in taken if key not in single]) | single
     for key in ("isl", "osl"):
-        if not loaded and isinstance(given.get(key), str):
-            raise InputError(f"{key} must be whole numbers here, such as 2,4, not {given[key]!r}")
+        if not loaded and (isinstance(given.get(key), str) or f"{key}_cv" in given):
+            raise InputError(f"{key} is one length here, such as 1024: no load is played whose lengths vary")
     if largest is None:
         return required_bandwidth(model, gpus[0], slo or "", **given)
     return inverse.largest("users" if largest == "concurrency" else largest, model, gpus[0], slo or "", **given)

@@ -41,7 +41,8 @@ def sweep(
 ) -> int:  # fmt: skip
     """Answer every combination of some values, or every row of a table, and keep the best.
 
-    A LIST is 1,2,8; 1:4 is 1, 2, 3, 4; 0:100:25 has steps of 25; 4:64*2 doubles from 4 to 64.
+    A LIST is 1,2,8; 1:4 is 1, 2, 3, 4; 0:100:25 has steps of 25; 4:64*2 doubles from 4 to 64. A law of lengths is one
+    value: 512,lognormal:mean=900,cv=1. A semicolon divides values with commas of their own.
     """
     from rooflinekit.decision.economics.price import read_carbon
     from rooflinekit.decision.sweeping.pareto import Tally, parse_goals

@@ -90,7 +90,7 @@ def _simulated(model: str, requests: int | None, scenario: OwnKeywords) -> Outco
 
 _OFFERED = ("model", "gpu", "tp", "pp", "ep", "dp", "cp", "microbatches", "weights", "kv", "engine", "calibration")
 _STARTS = ("requests", "ttft", "tpot", "batch", "isl", "osl", "cached", "users", "rate", "peak", "headroom", "price",
-           "burstiness", "isl_cv", "osl_cv")  # fmt: skip
+           "burstiness", "isl_cv", "osl_cv", "seed")  # fmt: skip
 _NAMES = {"model": "models", "gpu": "gpus", "requests": "requests_per_hour", "ttft": "ttft_ms", "tpot": "tpot_ms"}
 """Names of options in the workbook where they differ."""
 _SHOWN = 3  # reasons that are printed; the sheet Notes has all
@@ -103,6 +103,7 @@ _SHOWN = 3  # reasons that are printed; the sheet Notes has all
     tables.Seeing,
     tables.SpeculationOptions,
     tables.RequestsOptions,
+    tables.Seed,
     tables.Workbook,
     leave=("format",),
     arguments={"models": Argument("Models to offer, as --model takes them.", False, many=True, complete="model")},

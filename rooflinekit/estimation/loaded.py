@@ -18,6 +18,9 @@ from rooflinekit.specs.doubt import nearest_measured
 TOKEN_PARTS = (*("engine" if name == "host" else name for name in TIME_PARTS), "prompts")
 """Parts of the mean time of an output token: parts of a decode step, and prompts of others."""
 
+FEWER = "{crowd} of {users} users have a request to send; the others send none"
+"""Note where a closed loop has more users than requests."""
+
 _FIFTH = 0.2  # variation of lengths beside which equal ones are set
 
 
@@ -97,9 +100,11 @@ def load_notes(found: LoadPlay) -> Iterator[str]:
             f"overload: {asked.rate:.4g} requests/s arrive, {found.knee:.4g} are served. First tokens wait the "
             f"longer, the longer it lasts: up to {float(done.ttft.max()):.3g} s in the {done.now:.3g} s played"
         )
-    if asked.users is not None and asked.users > places:
+    if asked.at_once < (asked.users or 0):
+        yield FEWER.format(crowd=asked.at_once, users=asked.users)
+    if asked.at_once > places:
         why = ": the engine admits a request where its whole answer has room" if done.rules.reserves else ""
-        yield f"{places} of {asked.users} requests run at a time; the others wait for a place{why}"
+        yield f"{places} of {asked.at_once} requests run at a time; the others wait for a place{why}"
     if asked.equal:
         yield (
             "equal lengths keep users in step, so that prompts come together; with lengths that vary by a fifth, "

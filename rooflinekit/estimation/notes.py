@@ -28,6 +28,7 @@ from rooflinekit.model.types.units import GB, format_bytes
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_accelerator, names
 from rooflinekit.specs.calibration import calibration_names
+from rooflinekit.specs.engines import newest_before
 
 _BLOCK, _WHOLE_BLOCKS = 128, ("vllm", "sglang")  # rows and columns that share a scale; engines that do not cut them
 _SAMPLE, _KEYS = 64.0, 4096.0  # batch and context at which number formats are compared
@@ -56,6 +57,7 @@ def format_notes(plan: Plan) -> list[str]:
     vendor, vendors = plan.system.accelerator.vendor, plan.engine.vendors
     if vendors and vendor not in vendors:
         notes.append(f"{plan.engine.title} runs on accelerators of {' and '.join(vendors)}, not of {vendor}")
+    notes += _version(plan.deployment)
     notes += [*_cut_blocks(plan), *_host_weights(plan), *_beside(plan), *_groups(plan), *_over_pcie(plan)]
     if plan.calibration is None:
         return notes
@@ -90,6 +92,13 @@ def format_notes(plan: Plan) -> list[str]:
         for family, formats in absent
     ]
     return [*notes, *_borrowed(plan, plan.calibration, kernels), *_slow_formats(plan, plan.calibration)]
+
+
+def _version(deployment: Deployment) -> Iterator[str]:
+    """Say that nothing is known of an engine's version, and whose memory and costs stand in."""
+    engine, version = deployment.engine, deployment.engine_version
+    if newest := newest_before(engine, version):
+        yield f"{engine} {version} is not known: memory and costs are those of {newest}, the newest version known"
 
 
 def _over_pcie(plan: Plan) -> Iterator[str]:

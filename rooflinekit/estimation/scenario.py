@@ -43,19 +43,28 @@ class Objectives(TypedDict, total=False):
     ttft: Annotated[float | None, OptionRow("Objective under load: time to first token.", unit="ms", above=True, also=("ttft_ms",))]
     tpot: Annotated[float | None, OptionRow("Objective under load: time per output token.", unit="ms", above=True, also=("tpot_ms",))]
 
-class RequestsOptions(TypedDict, total=False):
+class Spreads(TypedDict, total=False):
+    """Lengths that vary from request to request."""
+    isl_cv: Annotated[float | None, OptionRow("Variation of prompt lengths (deviation over mean); their mean is --isl.", usual="0", most=1e9)]
+    osl_cv: Annotated[float | None, OptionRow("Variation of output lengths (deviation over mean).", usual="0", most=1e9)]
+
+class RequestsOptions(Spreads, total=False):
     """Requests that come one after the other."""
     rate: Annotated[float | None, OptionRow("Requests a second that arrive; excludes --batch.", unit="1/s", above=True, most=1e9)]
     requests: Annotated[int | None, OptionRow("Requests in all: a run of so many, from an empty engine to the last answer.", usual="10 a user, or 2000 at a rate", most=1_000_000_000)]
     burstiness: Annotated[float | None, OptionRow("Variation of the gaps between arrivals, deviation over mean: 1 Poisson, 0 clockwork, more is bursty.", usual="1", most=1e9, also=("cv",))]
-    isl_cv: Annotated[float | None, OptionRow("Variation of prompt lengths (deviation over mean); their mean is --isl.", usual="0", most=1e9)]
-    osl_cv: Annotated[float | None, OptionRow("Variation of output lengths (deviation over mean).", usual="0", most=1e9)]
 
-class LoadOptions(Users, RequestsOptions, Objectives, total=False):
-    """Load and objectives of users."""
-    warmup: Annotated[int, OptionRow("Requests that come first and are not counted.", 0, least=0, most=1_000_000, usual="none, or a fifth of an open loop without --requests")]
+class Seed(TypedDict, total=False):
+    """Draws of the requests."""
     seed: Annotated[int, OptionRow("Seed of lengths and arrivals.", 0, least=0)]
+
+class Protocol(Seed, total=False):
+    """The client's way of sending."""
+    warmup: Annotated[int, OptionRow("Requests that come first and are not counted.", 0, least=0, most=1_000_000, usual="none, or a fifth of an open loop without --requests")]
     seed_reuse: Annotated[int | None, OptionRow("Different prompts of the client, sent again and again.", usual="no two are equal", most=10_000_000)]
+
+class LoadOptions(Users, RequestsOptions, Objectives, Protocol, total=False):
+    """Load and objectives of users."""
 
 # --- how it is put on accelerators -------------------------------------------------------------------------------------
 
@@ -229,7 +238,7 @@ class Machines(TypedDict, total=False):
     workers: Annotated[int, OptionRow("Processes on this machine.", 1, kind="loose count", most=1024)]
     scheduler: Annotated[str | None, OptionRow("A dask cluster, such as tcp://10.0.0.1:8786.")]
 
-class SimulationOptions(Lengths, Prefix, Seeing, EncoderGroup, Steps, LoadOptions, DraftingOptions, Arrivals, Scheduling, FleetOptions, Machines, total=False):
+class SimulationOptions(Lengths, Prefix, Seeing, EncoderGroup, Steps, LoadOptions, SpeculationOptions, Arrivals, Scheduling, FleetOptions, Machines, total=False):
     """Requests one by one."""
 
 class PriceOptions(TypedDict, total=False):
@@ -258,7 +267,7 @@ class PurchaseOptions(Pricing, total=False):
     years: Annotated[float | None, OptionRow("Years over which a purchase is spread.", unit="years")]
     power_price: Annotated[float | None, OptionRow("USD of one kWh, beside a purchase.", unit="USD", usual="0")]
 
-class LeversOptions(Static, Prefix, Lengths, Users, RequestsOptions, Seeing, SpeculationOptions, PurchaseOptions, total=False):
+class LeversOptions(Static, Prefix, Lengths, Users, RequestsOptions, Protocol, Placed, SpeculationOptions, PurchaseOptions, total=False):
     """Options of levers."""
     by: Annotated[str, OptionRow("Ranks the moves: cost, tpot, ttft, throughput or energy.", "cost", complete=("cost", "tpot", "ttft", "throughput", "energy"), metavar="METRIC", group="Question")]
     gpus: Annotated[str | Sequence[str] | Mapping[str, float | None] | None, OptionRow("Others to try, with USD an hour if you know it: h200-sxm=3.8,l40s.", usual="all with a price", complete=GPUS, kind="text", group="Question")]
@@ -278,7 +287,7 @@ class Dialogues(TypedDict, total=False):
     long_context: Annotated[int | None, OptionRow("Tokens of a long context.", least=2, unit="tokens", most=10_000_000, usual="131072, or the model's")]
     reserve: Annotated[int | None, OptionRow("Tokens that a static layout of the cache sets aside.", unit="tokens", most=10_000_000, usual="the longest")]
 
-class CostOptions(Prefix, Lengths, Users, LayoutOptions, PurchaseOptions, Rack, Dialogues, total=False):
+class CostOptions(Prefix, Lengths, Users, RequestsOptions, Protocol, LayoutOptions, Adapters, Steps, SpeculationOptions, PurchaseOptions, Rack, Dialogues, total=False):
     """Options of the cost of tokens."""
     rate: Annotated[float | None, OptionRow("Requests a second that arrive: the load is played, and its idle time is paid; excludes --concurrency and --utilisation.", unit="1/s", above=True, most=1e7, group="Load")]
     utilisation: Annotated[float, OptionRow("Share of the paid time that the replica works.", 1.0, unit="share", above=True, most=1.0, group="Pricing")]
@@ -286,7 +295,7 @@ class CostOptions(Prefix, Lengths, Users, LayoutOptions, PurchaseOptions, Rack, 
 Names = str | Sequence[str] | None
 Counts = int | Sequence[int] | None
 
-class Traffic(Lengths, Prefix, Users, TiersOptions, total=False):
+class Traffic(Lengths, Spreads, Prefix, Users, TiersOptions, total=False):
     """Traffic of a fleet."""
     rate: Annotated[float | None, OptionRow("Requests a second in the mean of the day.", unit="1/s", above=True, most=1e7)]
     trace: Annotated[Path | None, OptionRow("A trace of requests: rate, lengths and bursts come from it.")]
@@ -372,7 +381,7 @@ class PlanOptions(Traffic, ImageInput, Adapters, Search, Reserves, OverTimeOptio
     """Options of a plan."""
     sensitivity: Annotated[bool, OptionRow("Size the answer again with each assumption a fifth less and more: rate, lengths, objectives, step times, price.", False, group="Search")]
 
-class LoadCase(Lengths, Seeing, total=False):
+class LoadCase(Lengths, Spreads, Seeing, total=False):
     """A deployment whose largest load is asked for."""
     burstiness: Annotated[float | None, OptionRow("Variation of the gaps between arrivals: 1 is Poisson.", usual="1", most=1000.0, also=("cv",))]
 
@@ -388,7 +397,7 @@ class Rollout(TypedDict, total=False):
     train_gpus: Annotated[int | None, OptionRow("Accelerators that train beside these, one step behind.", usual="the same", most=1_000_000)]
     train_mfu: Annotated[float, OptionRow("Share of the 16-bit peak that training gets.", unit="share", above=True, most=1.0, usual="0.25, with experts 0.025")]
 
-class RolloutCase(Lengths, LayoutOptions, Rollout, total=False):
+class RolloutCase(Lengths, Spreads, LayoutOptions, Rollout, total=False):
     """A deployment that generates for training."""
     load_gbps: Annotated[float, OptionRow("Rate at which each replica gets new weights, in GB/s.", unit="GB/s", above=True, most=1e6, usual="16.6")]
     seed: Annotated[int, OptionRow("Seed of the lengths.", 0, least=0, most=2**32 - 1)]

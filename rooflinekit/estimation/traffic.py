@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rooflinekit.estimation.options import Keywords, part_of
-from rooflinekit.estimation.scenario import LOAD_KEYS, WORKLOAD_KEYS
+from rooflinekit.estimation.scenario import LOAD_KEYS
 from rooflinekit.model.types.errors import InputError, WorkloadError
 
 if TYPE_CHECKING:
     from rooflinekit.load.answer import AskedLoad
+
+VARIES = "{key}={law} varies from request to request; add concurrency (a closed loop) or rate"
+"""Refusal of a law of lengths without a load."""
 
 _PROTOCOL = ("rate", "burstiness", "requests", "warmup", "seed")
 
@@ -23,7 +26,7 @@ def read_load(given: Keywords, image_tokens: int = 0) -> AskedLoad | None:
 
     Raises:
         InputError: users together with a rate, an option of one that is given to the other, or to neither.
-        WorkloadError: fewer requests than users, none that counts, or more than are played.
+        WorkloadError: no request that counts, or more than are played.
 
     >>> read_load({"concurrency": 64, "requests": 640}).arrivals
     'closed loop of 64 users, 640 requests'
@@ -36,17 +39,13 @@ def read_load(given: Keywords, image_tokens: int = 0) -> AskedLoad | None:
             raise InputError(f"{key} describes traffic; add concurrency (a closed loop) or rate (requests/s)")
         for key in ("isl", "osl"):
             if isinstance(given.get(key), str):
-                said = f"{key}={given[key]} varies from request to request"
-                raise InputError(f"{said}; add concurrency (a closed loop) or rate")
+                raise InputError(VARIES.format(key=key, law=given[key]))
         return None
     _refuse(asked)
     from rooflinekit.load.answer import AskedLoad  # noqa: PLC0415 - statistics take a while
-    from rooflinekit.load.lengths import longer, parse_length, spread_length  # noqa: PLC0415 - likewise
+    from rooflinekit.load.lengths import lengths_of, longer  # noqa: PLC0415 - likewise
 
-    isl, osl = (
-        parse_length(spread_length(key, given.get(key, WORKLOAD_KEYS[key]), asked.get(f"{key}_cv")))
-        for key in ("isl", "osl")
-    )
+    isl, osl = lengths_of(given)
     told = part_of(asked, _PROTOCOL) | {key: asked[key] / 1e3 for key in ("ttft", "tpot") if key in asked}
     told |= {"prompts": asked["seed_reuse"]} if "seed_reuse" in asked else {}
     told |= {"cached": float(given["cached"])} if given.get("cached") else {}
@@ -57,11 +56,9 @@ def read_load(given: Keywords, image_tokens: int = 0) -> AskedLoad | None:
 
 
 def _refuse(asked: Keywords) -> None:
-    """Raise InputError or WorkloadError for options that exclude each other."""
-    users, requests = asked.get("concurrency"), asked.get("requests")
+    """Raise InputError for options that exclude each other."""
+    users = asked.get("concurrency")
     if users is not None and "rate" in asked:
         raise InputError("concurrency and rate exclude each other: a closed loop of users, or arrivals at a rate")
     if users is not None and "burstiness" in asked:
         raise InputError("burstiness belongs to a rate; users of a closed loop send when their answers have come")
-    if users is not None and requests is not None and requests < users:
-        raise WorkloadError(f"requests must be at least concurrency ({users}), one for each user, not {requests}")

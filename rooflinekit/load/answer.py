@@ -151,6 +151,11 @@ class AskedLoad:
         return steady_requests(self.in_flight, self.least)
 
     @property
+    def at_once(self) -> int:
+        """Users of a closed loop who wait for an answer at once at most, one a request; 0 of an open loop."""
+        return min(self.users or 0, self.counted)
+
+    @property
     def filling(self) -> int:
         """Requests that come first and do not count."""
         if self.warmup is not None:
@@ -177,7 +182,7 @@ class AskedLoad:
     def equal(self) -> bool:
         """Whether users of a closed loop send and get lengths that are all equal."""
         fixed = all(each.quantile(0.0) == each.quantile(1.0) for each in (self.isl, self.osl))
-        return (self.users or 0) > 1 and fixed
+        return self.at_once > 1 and fixed
 
     @cached_property
     def drawn(self) -> Drawn:
@@ -401,8 +406,8 @@ class LoadPlay:
     @property
     def _other_size(self) -> float | None:
         """The size of the cache over the expected one at which users wait who do not here, or the other way round."""
-        users, places = self.asked.users, self.places
-        if users is None:
+        users, places = self.asked.at_once, self.places
+        if not users:
             return None
         size = 1.0 - POOL_ERROR if users <= places else 1.0 + POOL_ERROR
         return size if (users <= self._places(size)) != (users <= places) else None
@@ -413,7 +418,7 @@ class LoadPlay:
         steps: times of the load over the expected ones, where all steps stand at the ends of their interval; waiting:
         share of their time that requests wait for a place, that of the play by default.
         """
-        plan, users = self.predictor.plan, self.asked.users or self.played.running
+        plan, users = self.predictor.plan, self.asked.at_once or self.played.running
         if waiting is None:
             waiting = self.played.first_parts.place / self.samples["e2e"].mean
         low, high = min(steps[0], 1.0), max(steps[1], 1.0)

@@ -301,7 +301,7 @@ def parse_length(text: str) -> Length:
     return LogNormal(mean, spread, most)
 
 
-def spread_length(name: str, value: int | str, variation: float | None) -> str:
+def spread_length(name: str, value: object, variation: object) -> str:
     """A length and the variation that stands beside it, as `parse_length` reads it.
 
     >>> spread_length("isl", 900, 1.0), spread_length("isl", "uniform:1-9", None)
@@ -314,6 +314,21 @@ def spread_length(name: str, value: int | str, variation: float | None) -> str:
     if isinstance(parse_length(str(value)), Fixed):
         return f"lognormal:mean={value},cv={variation}"
     raise InputError(f"{name} and {name}_cv both say how lengths vary; give one")
+
+
+def lengths_of(given: Mapping[str, object], isl: int | str = 1024, osl: int | str = 256) -> tuple[Length, Length]:
+    """Lengths of prompts and answers that the keywords isl, osl, isl_cv and osl_cv say.
+
+    isl, osl: where nobody says them.
+
+    >>> lengths_of({"isl": 900, "isl_cv": 0.5})
+    (LogNormal(mean=900.0, cv=0.5), Fixed(tokens=256))
+    """
+    prompts, answers = (
+        parse_length(spread_length(key, given.get(key, usual), given.get(f"{key}_cv")))
+        for key, usual in (("isl", isl), ("osl", osl))
+    )
+    return prompts, answers
 
 
 def read_lengths(path: Path) -> Empirical:

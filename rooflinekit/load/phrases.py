@@ -30,7 +30,8 @@ def read_phrase(text: str, kind: str, known: Mapping[str, Mapping[str, float | N
     values = {}
     for key, default in known[name].items():
         if key not in words and default is None:
-            raise WorkloadError(f"{text!r} lacks {key}; write it like '{name}:{key}=…'")
+            whole = ",".join(f"{each}={words.get(each, '…')}" for each, usual in known[name].items() if usual is None)
+            raise WorkloadError(f"{text!r} lacks {key}; write it like '{name}:{whole}'")
         values[key] = _number(f"{text!r}: {key}", words[key]) if key in words else float(default or 0.0)
     for key in words.keys() - values.keys():
         raise WorkloadError(f"{text!r}: {name} takes no {key!r}; nearest: {nearest_of(key, values)}")

@@ -116,6 +116,11 @@ class Drafting:
     seconds: tuple[float, ...] = ()
     prompt: float = 0.0
 
+    @classmethod
+    def even(cls, tokens: int, acceptance: float, seconds: float, most: int) -> Drafting:
+        """Drafting of so many tokens, accepted alike, that takes as long for any number of up to `most` sequences."""
+        return cls(tokens, tokens, (acceptance,) * tokens, (seconds,) * (most + 1))
+
     @property
     def yielded(self) -> float:
         """Mean tokens that a step gives to a sequence."""
@@ -171,7 +176,7 @@ class Scene:
         if not self.drafting.tokens:
             return own, half
         if self.drafting.prompt:
-            own, half = (_with_prompts(each, self.drafting.prompt) for each in (own, half))
+            own, half = (each._replace(encoded=_encoded(each, self.drafting.prompt)) for each in (own, half))
         return own._replace(drafting=list(self.drafting.seconds)), half
 
     def clients(self, drawn: Drawn, users: int | None, warmup: int, cached: float = 0.0, prompts: int = 0) -> Clients:
@@ -199,10 +204,18 @@ class Scene:
         return self.limits.prefix_caching and kept
 
 
-def _with_prompts(table: Table, seconds: float) -> Table:
-    """The table where each prompt that ends takes so much longer."""
-    encoded = [table.encoded[n] if len(table.encoded) else 0.0 for n in range(len(table.sequences))]
-    return table._replace(encoded=[before + n * seconds for n, before in enumerate(encoded)])
+def drafted_steps(table: StepTable, drafting: Drafting) -> StepTable:
+    """Step times where the draft reads each prompt too, at its end."""
+    if not drafting.prompt:
+        return table
+    halves = [drafted_steps(each, drafting) for each in table.halves]
+    return replace(table, encoded=_encoded(table, drafting.prompt), halves=halves)
+
+
+def _encoded(table: Table | StepTable, seconds: float) -> list[float]:
+    """What prompts that end add, where each takes so much longer [s]."""
+    before = [table.encoded[n] if len(table.encoded) else 0.0 for n in range(len(table.sequences))]
+    return [each + n * seconds for n, each in enumerate(before)]
 
 
 def kv_capacity_tokens(predictor: Predictor, context: float, sequences: int) -> int:
@@ -321,7 +334,7 @@ def drafting_of(predictor: Predictor, chosen: Scheduler, most: int, isl: float, 
     The predictor's takes the time of steps at the mean context.
     """
     if k := chosen.draft_tokens:
-        return Drafting(k, k, (chosen.acceptance,) * k, (k * chosen.draft_ms / 1e3,) * (most + 1))
+        return Drafting.even(k, chosen.acceptance, k * chosen.draft_ms / 1e3, most)
     if not isinstance(predictor, SpeculativePredictor):
         return Drafting()
     choice = predictor.draft.choice

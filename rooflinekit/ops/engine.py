@@ -20,7 +20,7 @@ from rooflinekit.estimation.estimator import Resolved
 from rooflinekit.estimation.options import Value, part_of, read
 from rooflinekit.estimation.scenario import SimulationOptions
 from rooflinekit.load.arrivals import Arrival
-from rooflinekit.load.lengths import Length, parse_length, spread_length
+from rooflinekit.load.lengths import Length, lengths_of
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.ops.metrics import Metrics
 from rooflinekit.simulation.decoding import Speculative
@@ -100,11 +100,7 @@ class Deployed:
             raise InputError(f"{name} has no part in a server: clients decide it by what they send; leave it out")
         given = read(SimulationOptions, scenario)
         resolved, setup = deployed(model, gpu, given)
-        isl, osl = (
-            parse_length(spread_length(key, given.get(key, usual), given.get(f"{key}_cv")))
-            for key, usual in (("isl", 1024), ("osl", 256))
-        )
-        return cls(str(model), resolved, setup, isl, osl)
+        return cls(str(model), resolved, setup, *lengths_of(given))
 
     @classmethod
     def planned(cls, plan: str | PathLike[str] | Mapping[str, object], candidate: int | None = None) -> Deployed:
@@ -182,7 +178,7 @@ class PlayedEngine:
         plan = what.resolved.plan
         most = what.setup.max_model_len or plan.deployment.settings.max_model_len or plan.model.max_context
         self.longest = int(most) if most else 1 << 20  #: tokens of the longest request
-        load = Load(iter(()), what.isl.mean + what.osl.mean, self.longest)
+        load = Load(iter(()), what.isl.mean + what.osl.mean, self.longest, prompt=what.isl.mean)
         first = what.prefill or what.resolved
         fleet = fleet_of(what.resolved.predictor, first.predictor, load, what.setup, Ledger(RequestObjective()))
         self.metrics = [Metrics(self.longest) for _ in fleet.all]

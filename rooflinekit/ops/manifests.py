@@ -107,7 +107,7 @@ def _head(launch: Launch, target: str) -> Iterator[str]:
         yield from comment(predicted(server))
         carried = [
             f"{server.replicas} replicas" if server.replicas > 1 else "1 replica",
-            f"{server.gpus} accelerators",
+            f"{server.gpus} accelerator{'s' * (server.gpus > 1)}",
             *(f"{each.flag} {each.value}" for each in server.settings if each.on_command_line),
         ]
         yield from comment(f"{name}carried: {'; '.join(carried + _scaled(server, target))}")

@@ -46,7 +46,7 @@ def _prices(p: PriceResult) -> CellTable:
         ends = " – ".join(significant(end) for end in spans[name]) if name in spans else "-"
         energy = three(getattr(p, f"joules_per_{kind}_token"))
         rows.append([f"{kind} token", significant(getattr(p, name)), ends, energy])
-    return CellTable(["", "$/Mtok", "90 %", "J/token"], rows)
+    return CellTable(["", "$/Mtok", "90 %", "J/token at the meter"], rows)
 
 
 def _power(p: PriceResult) -> tuple[str, str]:

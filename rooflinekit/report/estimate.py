@@ -168,7 +168,7 @@ def _speeds(estimate: results.Estimate) -> list[tuple[str, str]]:
     if e.load is None:
         words.append(f"{ms(e.e2e_ms)} a request")
     if e.energy:
-        words.append(f"{three(e.energy.energy_per_output_token_j)} J a token")
+        words.append(f"{three(e.energy.energy_per_output_token_j)} J a token (boards)")
     return [("output", "; ".join(words)), *(_load(e, e.load) if e.load else ())]
 
 
@@ -267,7 +267,7 @@ def _spent(energy: results.EnergyResult, gpu: str) -> str:
     low, high = energy.interval
     power = f"{energy.power_w_per_gpu:.0f} W a {noun_of(gpu)} ({low:.0f} – {high:.0f})"
     power += f", {energy.plug_w_per_gpu:.0f} W with its host"
-    return f"{power}; {three(whole)} J an output token, prompts included: {shares}"
+    return f"{power}; {three(whole)} J of the boards an output token, prompts included: {shares}"
 
 
 _SPENT = {"cache": "KV cache", "running": "chip running"}  # parts of the energy that have another name here
@@ -299,13 +299,14 @@ def _drafted(drafted: results.SpeculationResult) -> str:
     least, best = drafted.break_even_acceptance, drafted.best_draft_tokens
     gains = f"from acceptance {least:.2f} on" if least is not None else "never"
     return (
-        f"{drafted.draft}, {_tokens(drafted.draft_tokens)} at acceptance {rates}: "
+        f"{drafted.draft}, {tokens_of(drafted.draft_tokens)} at acceptance {rates}: "
         f"{drafted.tokens_per_pass:.2f} tokens a pass of {ms(drafted.verify_ms)} + {ms(drafted.draft_ms)} drafting. "
-        f"{drafted.speedup:.2f} x as fast as without (gains {gains}; best with {_tokens(best)})"
+        f"{drafted.speedup:.2f} x as fast as without (gains {gains}; best with {tokens_of(best)})"
     )
 
 
-def _tokens(count: int) -> str:
+def tokens_of(count: int) -> str:
+    """A number of tokens in words."""
     return "1 token" if count == 1 else f"{count} tokens"
 
 

@@ -18,7 +18,7 @@ _ROUNDED = "measure quality"  # what the caveat of every format of fewer bits sa
 _RATIOS = ("ttft", "tpot", "throughput", "cost")
 _OF = ["of", "TTFT", "TPOT", "tok/s", "cost", "TPOT"]
 _BAR = 24  # columns of a bar
-_MOVE = ["move", "TTFT", "TPOT", "tok/s/GPU", "cost", "J/token", "GPUs", "$/Mtok", "evidence"]
+_MOVE = ["move", "TTFT", "TPOT", "tok/s/GPU", "cost", "board J", "GPUs", "$/Mtok", "evidence"]
 
 
 def document(found: Levers) -> blocks.Document:
@@ -50,7 +50,8 @@ def document(found: Levers) -> blocks.Document:
         )]),
         blocks.Section("elasticity: percent by which each changes for one percent more",
                        [blocks.CellTable(_OF, _slopes(found), left=(0, 5))]),
-        blocks.Section(f"moves, best for {found.by} first: each over what it is now",
+        blocks.Section(f"moves, best for {found.by} first: each over what it is now "
+                       " (board J: energy of the boards a token)",
                        [blocks.CellTable(_MOVE, [_row(move) for move in strong])]),
         blocks.Section("on weaker evidence than now (--format json has the notes of each)" if weak else "",
                        [blocks.CellTable(_MOVE, [_row(move) for move in weak])]),

@@ -204,7 +204,7 @@ def _facts(best: Candidate) -> Iterator[tuple[str, str]]:
     if cost.watts is not None and cost.joules_per_output_token is not None:
         hosts = "; ".join(each.power for each in best.hosts if each.size > 1)
         joules = significant(cost.joules_per_output_token)
-        site = f"{cost.watts / 1e3:,.1f} kW at the meter in the mean, {joules} J an output token"
+        site = f"at the meter {cost.watts / 1e3:,.1f} kW in the mean, {joules} J an output token"
         yield "power", "; ".join(filter(None, (site, hosts)))
     if best.interval:
         named = ((key.removesuffix("_ms").rpartition("_"), ends) for key, ends in best.interval.items())
@@ -219,7 +219,7 @@ def _facts(best: Candidate) -> Iterator[tuple[str, str]]:
 
 
 def _fleet(fleet: Fleet) -> Iterator[tuple[str, str]]:
-    knee = f", a full engine {significant(fleet.knee)}" if fleet.knee is not None else ""
+    knee = f" (knee {significant(fleet.knee)}, approximate)" if fleet.knee is not None else ""
     settings = ("token_budget", "max_num_seqs", "max_model_len")
     words = [f"{key} {fleet.scenario[key]}" for key in settings if key in fleet.scenario]
     role = {"serve": "replica"}.get(fleet.role, fleet.role)
@@ -228,7 +228,7 @@ def _fleet(fleet: Fleet) -> Iterator[tuple[str, str]]:
     else:
         yield (
             role,
-            f"{significant(fleet.load)} of at most {significant(fleet.capacity)}{knee}; "
+            f"{significant(fleet.load)} requests/s of at most {significant(fleet.capacity)}{knee}; "
             f"limited by {limits_in_words(fleet.binds)}; {percent(fleet.headroom)} headroom",
         )
     yield "", f"{', '.join([*words, f'cold start {fleet.cold_start_s:.0f} s'])}"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rooflinekit.simulation.outcome import Outcome
 
 _MOST = 1e3  # above this, a share is a factor
-_BAR, _NARROWEST = 32, 16  # columns of a whole bar outside terminals, and of one at least
+_BAR, _NARROWEST = 32, 8  # columns of a whole bar outside terminals, and of one at least
 LEAST = 0.005  # share of a time that is worth a line
 _SEMICOLON = "; "
 _TICKS = 5  # of the axis, at most
@@ -123,7 +123,7 @@ class TimeAxis:
             if at + len(words) <= width:
                 marks[at : at + len(words)] = words
         bar = "█" * first + "".join(self._tokens(width - first))
-        key = [_KEY] if "▓" in bar else []
+        key = wrapped(_KEY, "", width=width) if "▓" in bar else []
         return [*wrapped(self.request.said, width=width), bar, "".join(marks).rstrip(), *key]
 
     def _tokens(self, columns: int) -> Iterator[str]:
@@ -242,7 +242,7 @@ class Waterfall:
         beside = max((len(name) + len(time) for name, _, time in self.parts), default=0) + len("    100 %  ")
         table = self._table(max(width - beside, _NARROWEST))
         lines = CellTable((), table.rows, table.left).text(width)
-        return [*filter(None, [self.title]), *(line.replace("\u00a0", " ") for line in lines)]
+        return [*wrapped(self.title, width=width), *(line.replace("\u00a0", " ") for line in lines)]
 
     def markdown(self) -> list[str]:
         """A table with bars."""

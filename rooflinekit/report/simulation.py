@@ -8,7 +8,7 @@ from rooflinekit.estimation.options import OwnKeywords
 from rooflinekit.load.arrivals import open_arrivals
 from rooflinekit.model.types.units import format_time, percent
 from rooflinekit.report.document import CellTable, Document, Section, Words, ended, machine, ms, three, tokens_in
-from rooflinekit.report.estimate import others_words
+from rooflinekit.report.estimate import others_words, tokens_of
 from rooflinekit.report.request import Bars, Request, latencies
 from rooflinekit.simulation.outcome import Outcome, ReplicaUse, Spread
 from rooflinekit.specs import noun_of
@@ -17,6 +17,14 @@ _USE = ["replica", "role", "steps", "busy", "batch", "KV used", "prefix hits"]
 _MOST = 32  # replicas with a row of their own
 _MARKS = {"mean": "mean", "p50": "P50", "p90": "P90", "p95": "P95", "p99": "P99", "max": "max"}
 _LATENCIES = {"TTFT": "ttft", "TPOT": "tpot", "ITL": "itl", "end to end": "e2e", "queue": "queue"}
+
+
+def _draft(inputs: OwnKeywords) -> str:
+    """The draft, where it has a name."""
+    if inputs["draft"] is None:
+        return ""
+    rates = ", ".join(f"{rate:g}" for rate in inputs["acceptance"])
+    return f"; draft {inputs['draft']}, {tokens_of(inputs['draft_tokens'])} at acceptance {rates}"
 
 
 def document(outcome: Outcome) -> Document:
@@ -29,7 +37,7 @@ def document(outcome: Outcome) -> Document:
         fleet = f"{i['cells']:,} cells, together {fleet}"
     asked = Words(
         f"{_load(i)}{i['policy']}, {i['token_budget']} tokens a step, at most {i['max_num_seqs']} sequences, "
-        f"{i['kv_tokens']:,} tokens of cache",
+        f"{i['kv_tokens']:,} tokens of cache{_draft(i)}",
         _counted(o),
     )
     rows = list[list[str]]()
@@ -54,7 +62,7 @@ def document(outcome: Outcome) -> Document:
             [
                 "power",
                 f"{o.power_w_per_gpu:.0f} W a {noun_of(o.gpu)}",
-                f"{three(o.energy_per_output_token_j)} J a token",
+                f"{three(o.energy_per_output_token_j)} J a token (boards)",
             ]
         )
     if o.goodput is not None:

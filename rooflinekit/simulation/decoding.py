@@ -10,14 +10,13 @@ from __future__ import annotations
 from heapq import heappop, heappush
 
 from rooflinekit.load.loop import MODULUS, MULTIPLIER, first_draw
+from rooflinekit.load.scene import Drafting
 from rooflinekit.simulation.kv_blocks import BlockPool
 from rooflinekit.simulation.requests import Job
 
 
 class Lockstep:
     """Sequences that all get one token a step."""
-
-    draft_s = 0.0  #: time of drafting in a step [s]
 
     def __init__(self, pool: BlockPool) -> None:
         self.pool = pool
@@ -47,6 +46,10 @@ class Lockstep:
         self.keys -= samples * keys
         self._growing[job.offset] -= samples
         job.blocks = self.pool.span(job, keys) - len(job.held) * self.pool.per
+
+    def drafting(self, sequences: int) -> float:
+        """Time of drafting in a step of so many sequences [s]."""
+        return 0.0
 
     def need(self, steps: int = 1) -> int:
         """Blocks that the next steps take."""
@@ -90,16 +93,16 @@ class Lockstep:
 
 
 class Speculative(Lockstep):
-    """Sequences that verify a draft in every step and get from 1 to `drafted` + 1 tokens, drawn one by one.
+    """Sequences that verify a draft in every step and get from 1 to k + 1 tokens, drawn one by one.
 
-    A drafted token is accepted with probability `acceptance` if all before it were, so that a step yields
+    A drafted token is accepted with its probability if all before it were: with the same of each a step yields
     (1 − α^(k+1))/(1 − α) tokens in the mean (Leviathan et al. 2023, arXiv:2211.17192). The samples of one request
     accept alike. Each request draws from its own numbers, so that what it accepts does not depend on who is beside it.
     """
 
-    def __init__(self, pool: BlockPool, drafted: int, acceptance: float, seed: int, draft_s: float = 0.0) -> None:
+    def __init__(self, pool: BlockPool, draft: Drafting, seed: int) -> None:
         super().__init__(pool)
-        self.drafted, self.acceptance, self.seed, self.draft_s = drafted, acceptance, seed, draft_s
+        self.draft, self.seed, self.drafted = draft, seed, draft.tokens
         self.members: dict[Job, None] = {}
 
     def join(self, job: Job) -> None:
@@ -119,6 +122,10 @@ class Speculative(Lockstep):
     def need(self, steps: int = 1) -> int:
         """Blocks that the next step takes if every draft is accepted."""
         return sum(self._more(job, min(self.drafted + 1, job.osl - job.made)) for job in self.members)
+
+    def drafting(self, sequences: int) -> float:
+        """Time of drafting in a step of so many sequences [s]."""
+        return self.draft.seconds[sequences]
 
     def longest_run(self, most: int) -> int:
         """One: what comes after is drawn."""
@@ -149,7 +156,7 @@ class Speculative(Lockstep):
         accepted = 0
         while accepted < self.drafted:
             draw = draw * MULTIPLIER % MODULUS
-            if draw / MODULUS >= self.acceptance:
+            if draw / MODULUS >= self.draft.acceptance[accepted]:
                 break
             accepted += 1
         job.draw = draw

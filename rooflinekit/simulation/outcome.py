@@ -326,7 +326,7 @@ class Outcome(DeploymentAnswer):
     output_tok_s: float | None
     output_tok_s_per_gpu: float | None
     power_w_per_gpu: float | None  #: mean over the run and all boards, idle while nothing runs
-    energy_per_output_token_j: float | None  #: all energy of the run over all output tokens
+    energy_per_output_token_j: float | None  #: all energy of all boards in the run over all output tokens
     steps: int
     replicas: tuple[ReplicaUse, ...]
     diverges: bool

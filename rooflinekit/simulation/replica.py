@@ -226,10 +226,10 @@ class ObjectReplica:
         steps = 1
         if chunks:
             time, slope = self.clock.step(padded, keys, chunks, self._firsts), 0.0
-            time += decoding.draft_s if padded else 0.0
+            time += decoding.drafting(padded) if padded else 0.0
         else:
             time, slope, most = self.clock.run(padded, keys)
-            time += decoding.draft_s
+            time += decoding.drafting(padded)
             if most > 1 and limits.longest_run > 1 and not (self._stall or short or self._made_up()):
                 steps = decoding.longest_run(min(most, limits.longest_run))
         if self._stall:

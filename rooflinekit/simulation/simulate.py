@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, Unpack
 
 from rooflinekit.estimation.doubts import load_doubts
 from rooflinekit.estimation.estimator import Resolved, bounds, ends, image_inputs, read_deployment, resolve
-from rooflinekit.estimation.loaded import version_notes
+from rooflinekit.estimation.loaded import FEWER, version_notes
 from rooflinekit.estimation.notes import room_for_one
 from rooflinekit.estimation.options import Keywords, OwnKeywords, keywords, number_of, options_of, part_of, read
 from rooflinekit.estimation.results import about
-from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS, SimulationOptions
+from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, SPECULATION_KEYS, WORKLOAD_KEYS, SimulationOptions
 from rooflinekit.load.answer import FILLING, STEADY, AskedLoad, LoadPlay, scene_for, usual_requests
 from rooflinekit.load.arrivals import (
     Arrival,
@@ -35,6 +35,8 @@ from rooflinekit.load.policies import ROUTERS as LOOPED
 from rooflinekit.load.policies import Limits, policy_name
 from rooflinekit.load.scene import (
     Scheduler,
+    drafted_steps,
+    drafting_of,
     front_end_of,
     kv_capacity_tokens,
     limits_of,
@@ -44,9 +46,11 @@ from rooflinekit.load.scene import (
 from rooflinekit.load.table import Clock
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.serving.encoding import served
+from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, WorkloadError
+from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.model.types.units import GB, GIB
 from rooflinekit.simulation.cells import KeptCells, cell_seed, dealt, played, share
 from rooflinekit.simulation.decoding import Lockstep, Speculative
@@ -113,7 +117,8 @@ class Setup(Scheduler):
 class Load:
     """Requests of a run: their arrivals, and whether users wait for their answers.
 
-    typical, longest: mean and largest isl + osl, for the size of tables and of the cache. duration: the run ends then
+    typical, longest: mean and largest isl + osl, for the size of tables and of the cache; prompt: the mean isl, which a
+    draft reads. duration: the run ends then
     whatever is left [s].
     """
 
@@ -130,6 +135,7 @@ class Load:
     prompts: int = 0  #: different ones, which are sent again and again (0: no two are equal)
     cached: float = 0.0  #: mean tokens of a prompt that are in the cache already, the same share of each
     lengths: tuple[Length, Length] | None = None  #: of prompts and answers; None: those of the arrivals
+    prompt: float = 1.0
     blocks: bool = False  #: whether prompts are known by their blocks
     keep: Callable[[Job, float, str], None] | None = None  #: sees every request as it ends: when, and how
 
@@ -215,7 +221,6 @@ def _loop_plays(load: Load, setup: Setup) -> bool:
 
 def _by_loop(resolved: Resolved, load: Load, setup: Setup, drawn: Drawn, seen: _Seen) -> tuple[Books, dict[str, Any]]:
     predictor = resolved.predictor
-    scene = scene_of(predictor, setup, load.typical, load.longest)
     asked = AskedLoad(
         *(load.lengths or _means(drawn)),
         load.users,
@@ -225,6 +230,7 @@ def _by_loop(resolved: Resolved, load: Load, setup: Setup, drawn: Drawn, seen: _
         requests=len(drawn.isl) - (load.warmup if load.users else 0),
         source=lambda *_: drawn,
     )
+    scene = scene_of(predictor, setup, load.typical, load.longest, asked.isl.mean)
     clients = scene.clients(drawn, load.users, load.warmup, asked.cached / asked.isl.mean, load.prompts)
     played, gaps, interrupted = play_scene(scene, clients, seen.timeline, seen.ended)
     found = LoadPlay(predictor, asked, scene, played, math.nan, setup)
@@ -301,16 +307,21 @@ def _said(  # noqa: PLR0913, PLR0917 - the scheduler and the cache of a run
         warnings += ("swap has no host memory: preempted requests were computed again; host_gib gives it some",)
     if resolved.plan.lanes > 1:
         warnings += ("stages are played one after the other; `estimate` has what microbatches bring",)
-    inputs = _inputs(resolved.plan, setup, limits) | {"block_size": block, "kv_tokens": blocks * block}
+    inputs = _inputs(resolved.plan, setup, limits) | {"block_size": block, "kv_tokens": blocks * block, "draft": None}
+    if isinstance(resolved.predictor, SpeculativePredictor):
+        choice = resolved.predictor.draft.choice
+        inputs |= {key: getattr(choice, key) for key in ("draft", "draft_tokens")}
+        inputs["acceptance"] = list(choice.acceptance)
     return {**about(resolved.plan), "inputs": inputs, "warnings": warnings}
 
 
 def fleet_of(predictor: Predictor, first: Predictor, load: Load, setup: Setup, ledger: Ledger) -> ReplicaFleet:
     """Lay out the replicas; those of one deployment share one step table. `first` is that of the prefill replicas."""
     predictor, first = served(predictor), served(first)
-    drafted = setup.draft_tokens
-    clock = steps_of(predictor, _limits(predictor, setup, load.longest), load.longest, drafted + 1)
-    alike = first.plan is predictor.plan and not drafted
+    limits = _limits(predictor, setup, load.longest)
+    draft = drafting_of(predictor, setup, limits.max_num_seqs, load.prompt, load.typical - load.prompt)
+    clock = drafted_steps(steps_of(predictor, limits, load.longest, draft.verified + 1), draft)
+    alike = first.plan is predictor.plan and not draft.tokens
     prompts = clock if alike else steps_of(first, _limits(first, setup, load.longest), load.longest)
 
     front = front_end_of(predictor, setup.replicas)
@@ -322,9 +333,7 @@ def fleet_of(predictor: Predictor, first: Predictor, load: Load, setup: Setup, l
         limits = _limits(own, setup, load.longest)
         tokens = setup.kv_tokens or kv_capacity_tokens(own, load.typical, limits.max_num_seqs)
         pool = _pool(own, setup, tokens, shared)
-        decoding = Lockstep(pool)
-        if drafted:
-            decoding = Speculative(pool, drafted, setup.acceptance, setup.seed, drafted * setup.draft_ms / 1e3)
+        decoding = Speculative(pool, draft, setup.seed) if draft.tokens else Lockstep(pool)
         return ObjectReplica(limits, clock, decoding, ledger, _host(own, setup))
 
     replicas = [replica(number, predictor, clock) for number in range(setup.replicas)]
@@ -520,7 +529,7 @@ def make_load(
         arrivals = trace.arrivals(question.speed, question.requests)
         if users is not None:
             arrivals = (arrival._replace(time=0.0) for arrival in arrivals)
-        typical = (sum(trace.isl) + sum(trace.osl)) / len(trace)
+        prompt, typical = sum(trace.isl) / len(trace), (sum(trace.isl) + sum(trace.osl)) / len(trace)
         longest = max(isl + osl for isl, osl in zip(trace.isl, trace.osl, strict=True))
         notes, blocks = trace.notes, blocks or len(trace.blocks) > 0
         hash_tokens = trace.block_tokens or _PREFIX_TOKENS
@@ -543,15 +552,24 @@ def make_load(
             raise WorkloadError(f"{at_once:,} requests at once are too many to simulate; at most {_AT_ONCE:,}")
         arrivals = generate(process, Requests(isl, osl, question.classes), count, seed)
         lengths = isl, osl
-        typical, longest = isl.mean + osl.mean, int(isl.quantile(1.0) + osl.quantile(1.0))
-        notes = (_IN_STEP,) if (users or 0) > 1 and osl.quantile(0.0) == osl.quantile(1.0) else ()
+        prompt, typical, longest = isl.mean, isl.mean + osl.mean, int(isl.quantile(1.0) + osl.quantile(1.0))
+        notes = tuple(_of_users(users or 0, count - warmup, osl))
     sent = count if question.trace is None else min(len(trace), question.requests or len(trace))
     if users is None and warmup >= sent:
         raise WorkloadError(f"warmup={warmup} leaves none of {sent:,} requests to count; use fewer")
     arrivals = _dressed(arrivals, question)
     load = Load(arrivals, typical, longest, users, warmup, question.duration, objective, count=count, lengths=lengths,
-                blocks=blocks, cached=float(question.cached))  # fmt: skip
+                prompt=prompt, blocks=blocks, cached=float(question.cached))  # fmt: skip
     return load, hash_tokens, notes
+
+
+def _of_users(users: int, requests: int, osl: Length) -> Iterator[str]:
+    """Notes on a closed loop: users without a request, and users in step."""
+    crowd = min(users, requests)
+    if crowd < users:
+        yield FEWER.format(crowd=crowd, users=users)
+    if crowd > 1 and osl.quantile(0.0) == osl.quantile(1.0):
+        yield _IN_STEP
 
 
 def _refuse_cached(question: TrafficQuestion) -> None:
@@ -591,8 +609,9 @@ def _sessions(
     made = partial(SessionSource, law, osl, most, seed=seed)
     seen = session_trace(made(rate=question.rate or 1.0))
     source = made(rate=question.rate, users=users, requests=count, warmup=question.warmup or 0)
-    typical = (sum(seen.isl[seen.former :]) + sum(seen.osl[seen.former :])) / (len(seen) - seen.former)
-    load = Load(iter(()), typical, most, users, 0, question.duration, objective, source, blocks=True)
+    prompts, answers, came = sum(seen.isl[seen.former :]), sum(seen.osl[seen.former :]), len(seen) - seen.former
+    load = Load(iter(()), (prompts + answers) / came, most, users, 0, question.duration, objective, source,
+                prompt=prompts / came, blocks=True)  # fmt: skip
     return load, BLOCK, law.cut(most, osl.mean)
 
 
@@ -698,10 +717,10 @@ def _played(
     number: int = 0,
 ) -> tuple[Books, dict[str, Any]]:
     """The books of one cell, or of the whole run."""
-    if given.get("draft_tokens") and "acceptance" not in given:
+    if given.get("draft_tokens") and not {"acceptance", "draft"} & given.keys():
         raise InputError(
             "draft_tokens needs a draft: give --acceptance, the share of its tokens that is accepted, and "
-            "--draft-ms, its time a token (`estimate --draft` has both)"
+            "--draft-ms, its time a token; or name it: --draft"
         )
     question, cells = _question(given), given.get("cells", 1)
     resolved, setup = deployed(model, gpu, given)
@@ -742,17 +761,25 @@ def _steady(predictor: Predictor, setup: Setup, asked: AskedLoad) -> AskedLoad:
 
 def deployed(model: str | PathLike[str], gpu: str | PathLike[str], given: Keywords) -> tuple[Resolved, Setup]:
     """A deployment and its setup, of options that were read; raises as `simulate`."""
-    resolved = resolve(model, gpu, read_deployment(part_of(given, DEPLOYMENT_KEYS)), given.get("calibration"))
+    draft = Speculation.read(part_of(given, SPECULATION_KEYS)) if _NAMED & given.keys() else None
+    if draft is not None and "draft_ms" in given:
+        raise InputError("draft and draft_ms exclude each other: the time of a named draft is known; leave one out")
+    deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
+    resolved = resolve(model, gpu, deployment, given.get("calibration"), draft)
     chosen = part_of(given, _SETUP) | {"tiers": read_tiers(given.get("cache_tier"))}
     if "order" in given:
         chosen["by_class"] = given["order"] == "priority"
-    if "acceptance" in given:  # one of all drafted tokens
+    if draft is not None:  # of the predictor
+        chosen = {key: value for key, value in chosen.items() if key not in SPECULATION_KEYS}
+    elif "acceptance" in given:  # one of all drafted tokens
         chosen["acceptance"] = number_of("acceptance", given["acceptance"])
     return resolved, Setup(**chosen)
 
 
-_WITH = {"clean": ("trace",), "speed": ("trace",), "prefix_groups": ("shared_prefix",), "acceptance": ("draft_tokens",),
-         "draft_ms": ("draft_tokens",), "cache_tier": ("prefix_cache",), "host_gib": ("prefix_cache", "swap"),
+_NAMED = {"draft", "draft_tree", "draft_tp"}  # options of a draft whose time is known
+_WITH = {"clean": ("trace",), "speed": ("trace",), "prefix_groups": ("shared_prefix",),
+         "acceptance": ("draft_tokens", "draft"), "draft_ms": ("draft_tokens",),
+         "cache_tier": ("prefix_cache",), "host_gib": ("prefix_cache", "swap"),
          "order": ("classes", "trace"), "router": ("replicas", "prefill_replicas"), "image_size": ("images",),
          **dict.fromkeys(("link_gb_s", "link_ms", "staging"), ("prefill_replicas",)),
          **dict.fromkeys(("workers", "scheduler"), ("cells",))}  # fmt: skip

@@ -128,7 +128,7 @@ def open_trace(path: Path) -> tuple[TraceFormat, Iterator[tuple[int, Mapping[str
     first = next(rows, None)
     if first is None:
         raise SpecError(f"{path}: is empty; a trace has a line for each request")
-    names = {name.strip().lower() for name in first[1] if isinstance(name, str)}
+    names = {name.strip().lower() for name in first[1] if isinstance(name, str) and name != _SURPLUS}
     for layout in _formats():
         if names.issuperset(layout.columns):
             return layout, chain([first], rows)

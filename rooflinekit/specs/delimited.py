@@ -95,7 +95,8 @@ def read_table(path: Path, needed: Sequence[str] = (), what: str = "table", text
     except InputError:
         raise
     except (OSError, ValueError) as error:  # the parser's errors are ValueErrors
-        raise SpecError(f"{path}: cannot be read: {' '.join(str(error).split())[:120]}") from None
+        said = " ".join(str(error).removeprefix("Error tokenizing data. C error: ").split())[:120]
+        raise SpecError(f"{path}: is no table that can be read: {said}") from None
     if missing := [name for name in needed if name not in table]:
         columns = ", ".join(needed)
         raise SpecError(f"{path}: is no {what}: column {missing[0]!r} is missing; it needs {columns}")

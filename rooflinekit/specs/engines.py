@@ -324,13 +324,16 @@ class FlagTable:
         first, newest = self.read[0], self.read[-1]
         if not version:
             return newest
-        key = version_key(version)
-        if not version_key(first) <= key or (*key, 0)[:2] > (*version_key(newest), 0)[:2]:
+        if not version_key(first) <= version_key(version) or self.ends_before(version):
             raise InputError(
                 f"the settings of {self.engine} {version} are not known. Sources of {first} to {newest} were read: "
                 f"take one of these, such as --engine {self.engine}@{newest}"
             )
         return version
+
+    def ends_before(self, version: str) -> bool:
+        """True if a version is newer than all that were read; patches of the newest are not."""
+        return (*version_key(version), 0)[:2] > (*version_key(self.read[-1]), 0)[:2]
 
     def values(self, concept: str) -> set[str]:
         """Every word that a version takes for a concept; empty where none has a setting for it."""
@@ -381,6 +384,18 @@ def server_setting(engine: str, version: str | None, concept: str) -> Flag | Non
         return None
     table = load_flags(engine)
     return table.find(concept, version or table.read[-1])
+
+
+def newest_before(engine: str, version: str | None) -> str:
+    """The newest version known of an engine, where this one is newer still; else empty.
+
+    >>> newest_before("vllm", "9.9.9"), newest_before("vllm", "0.33.2"), newest_before("vllm", None)
+    ('0.33.0', '', '')
+    """
+    if version is None or engine not in launchable():
+        return ""
+    table = load_flags(engine)
+    return table.read[-1] if table.ends_before(version) else ""
 
 
 def _stems(folder: Path) -> list[str]:

@@ -247,3 +247,14 @@ def test_every_key_is_in_the_nomenclature() -> None:
         return {key for inner in value for key in keys(inner)} if isinstance(value, list) else set()
 
     assert keys(plain) - explained == set()
+
+
+def test_work_of_a_drafted_token_is_what_is_verified_over_what_it_yields() -> None:
+    """N-grams cost nothing: where all are accepted a token takes the same FLOP and a fourth of the weights' bytes."""
+    asked: dict[str, Any] = {"isl": 500, "osl": 100, "concurrency": 4, "price": 2.0}
+    draft: dict[str, Any] = {"draft": "ngram", "draft_tokens": 3}
+    plain = rk.cost("llama-3-8b", **asked).reason.output
+    whole, none = (rk.cost("llama-3-8b", **asked, **draft, acceptance=rate).reason.output for rate in (1.0, 0.0))
+    assert whole.flops == pytest.approx(plain.flops, rel=0.01)
+    assert whole.weight_bytes == pytest.approx(plain.weight_bytes / 4.0)
+    assert none.flops == pytest.approx(4.0 * whole.flops)

@@ -13,7 +13,7 @@ from rooflinekit.load.arrays import Clients, Rules, State, Table
 from rooflinekit.load.arrivals import Arrival
 from rooflinekit.load.loop import GAPS, PREEMPTED, ROWS
 from rooflinekit.load.policies import POLICIES, Limits
-from rooflinekit.load.scene import EncoderStation, FrontEnd
+from rooflinekit.load.scene import Drafting, EncoderStation, FrontEnd
 from rooflinekit.load.state import LISTS, Makers, new_state
 from rooflinekit.load.table import StepTable, build_table
 from rooflinekit.model.types.deployment import Deployment
@@ -120,8 +120,9 @@ def simulate(load: Load):
 
     def replica():
         pool = BlockPool(load.blocks, load.block)
-        drafts = (load.drafted, load.acceptance, load.seed, load.draft_s)
-        return ObjectReplica(load.limits, clock, Speculative(pool, *drafts) if load.drafted else Lockstep(pool), ledger)
+        draft = Drafting.even(load.drafted, load.acceptance, load.draft_s, load.limits.max_num_seqs)
+        decoding = Speculative(pool, draft, load.seed) if load.drafted else Lockstep(pool)
+        return ObjectReplica(load.limits, clock, decoding, ledger)
 
     gpus, parts, send = load.encoders
     each, token = load.front

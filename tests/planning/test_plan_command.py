@@ -144,7 +144,8 @@ def test_json_csv_and_markdown_say_the_same(tmp_path: Path) -> None:
         (["--max", "batch", "--gpu", "h100,l40s"], 2, "one deployment"),
         (["--max", "rate", "--rate", "5"], 2, "no part in --max"),
         (["--max", "batch", "--slo", "tpot<9ms", "--subject-to", "tpot<9ms"], 2, "give one"),
-        (["--max", "batch", "--isl", "lognormal:mean=5,cv=1"], 2, "whole numbers"),
+        (["--max", "batch", "--isl", "lognormal:mean=5,cv=1"], 2, "isl is one length here"),
+        (["--max", "context", "--osl-cv", "1"], 2, "osl is one length here"),
         (["--gpu", "h1000", "--rate", "5"], 2, "h100"),
     ],
 )

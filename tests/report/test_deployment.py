@@ -90,3 +90,10 @@ def test_a_page_has_the_prices_that_are_given(tmp_path: Path) -> None:
     assert gpus["h200-sxm"]["price"][0] == pytest.approx(load_accelerator("h200-sxm").value.price.usd_per_hour)
     assert "the price of l40s is not used" in page
     assert "not like for like" in page
+
+
+@pytest.mark.parametrize("told", [{"cached": 512}, {"seed_reuse": 4}])
+def test_a_load_that_the_page_would_play_otherwise_is_refused(told: dict[str, int]) -> None:
+    """Its loop computes prompts whole, and `estimate` does not."""
+    with pytest.raises(rk.InputError, match=f"leave {next(iter(told))} out"):
+        PageDeployment.of("llama-3-8b", "h100-sxm", {"concurrency": 8, **told})

@@ -46,6 +46,7 @@ LOADS: tuple[dict[str, tuple[Any, ...]], ...] = (
     {"concurrency": (8, 40), "requests": (100, 500), "warmup": (None, 20)},
     {"rate": (0.5, 5.0), "isl_cv": (0.3, 1.0), "osl_cv": (0.2, 0.7)},
     {"concurrency": (20,), "osl_cv": (0.5,)},
+    {"concurrency": (70, 300), "requests": (5, 40)},
 )
 
 

@@ -15,7 +15,7 @@ import pytest
 import rooflinekit as rk
 from rooflinekit.load.arrivals import Arrival
 from rooflinekit.load.policies import POLICIES, Limits
-from rooflinekit.load.scene import FrontEnd
+from rooflinekit.load.scene import Drafting, FrontEnd
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.simulation.decoding import Lockstep, Speculative
 from rooflinekit.simulation.event_loop import Link, ReplicaFleet, Simulation
@@ -81,7 +81,7 @@ def serve(arrivals, clock=None, *, users=None, warmup=0, blocks=1000, size=4, re
 
     def replica():
         own = pool() if pool else BlockPool(blocks, size)
-        decoding = Speculative(own, *draft, 0) if draft else Lockstep(own)
+        decoding = Speculative(own, Drafting.even(*draft, 0.0, 64), 0) if draft else Lockstep(own)
         return ObjectReplica(Limits(**({"max_num_seqs": 64} | more)), clock, decoding, ledger, host and HostTier(*host))
 
     fleet = ReplicaFleet([replica() for _ in range(replicas)], router, [replica() for _ in range(prefills)], link)

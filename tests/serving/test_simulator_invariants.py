@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rooflinekit.load.arrivals import Arrival
 from rooflinekit.load.policies import POLICIES, Limits
-from rooflinekit.load.scene import FrontEnd
+from rooflinekit.load.scene import Drafting, FrontEnd
 from rooflinekit.simulation.decoding import Lockstep, Speculative
 from rooflinekit.simulation.event_loop import Link, ReplicaFleet, Simulation
 from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool
@@ -121,7 +121,8 @@ def build(asked, ledger):
     def replica(seed):
         stores = [Store(CacheTier(name, 5.0, None, 0.003), 1.0, 500.0) for name in asked["tiers"]]
         pool = PrefixPool(asked["blocks"], SIZE, 1, stores) if asked["prefix"] else BlockPool(asked["blocks"], SIZE)
-        decoding = Speculative(pool, *asked["draft"], seed) if asked["draft"] else Lockstep(pool)
+        draft = Drafting.even(*asked["draft"], 0.0, 64) if asked["draft"] else None
+        decoding = Speculative(pool, draft, seed) if draft else Lockstep(pool)
         limits = Limits(
             POLICIES[asked["policy"]],
             asked["token_budget"],

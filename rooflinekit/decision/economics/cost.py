@@ -33,9 +33,18 @@ from rooflinekit.estimation.estimator import estimate, read_deployment, resolve,
 from rooflinekit.estimation.notes import room_for_one
 from rooflinekit.estimation.options import Keywords, keywords, options_of, part_of, read
 from rooflinekit.estimation.results import about
-from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS, CostOptions, LayoutOptions
+from rooflinekit.estimation.scenario import (
+    DEPLOYMENT_KEYS,
+    LOAD_KEYS,
+    SPECULATION_KEYS,
+    WORKLOAD_KEYS,
+    CostOptions,
+    LayoutOptions,
+    Protocol,
+)
+from rooflinekit.estimation.traffic import read_load
 from rooflinekit.load.answer import AskedLoad, play_load
-from rooflinekit.load.lengths import Length, parse_length
+from rooflinekit.load.lengths import Length, lengths_of
 from rooflinekit.model.cache import cache_law
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.power import plug_power
@@ -44,10 +53,11 @@ from rooflinekit.model.serving.flight import InFlight, slots
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.answer import DeploymentAnswer, Json
 from rooflinekit.model.types.batch import Batch
-from rooflinekit.model.types.errors import DoesNotFitError, WorkloadError
+from rooflinekit.model.types.errors import DoesNotFitError, InputError, WorkloadError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.late import np
 from rooflinekit.model.types.numeric import Array, Numeric, maximum
+from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.model.types.workload import Workload
 
 _LENGTHS = 1024  # lengths that a sum over tokens is taken at; all of them up to here
@@ -316,6 +326,7 @@ def dialogue_time(predictor: Predictor, dialogue: Dialogue, running: float) -> D
 
 
 _LONG = 131_072
+_PLAYED = {"requests", "burstiness", *options_of(Protocol)}  # options that only a load which is played has
 _HOUR = 3600.0
 _KWH = 3.6e6
 
@@ -452,7 +463,7 @@ class CostQuestion:
     osl: Length
     cached: int
     concurrency: int | None
-    rate: float | None
+    load: AskedLoad | None  #: arrivals at a rate, which are played
     utilisation: float
     pue: float
     carbon: tuple[float, str] | None
@@ -462,6 +473,11 @@ class CostQuestion:
     long_context: int
     long_given: bool
     reserve: int | None
+
+    @property
+    def rate(self) -> float | None:
+        """Requests a second that arrive."""
+        return None if self.load is None else self.load.rate
 
     @property
     def prompt(self) -> float:
@@ -478,14 +494,14 @@ class CostQuestion:
         """Read keywords that `Cost` has checked; those of the deployment and of prices are left alone."""
         usual = {name: option.default for name, option in options_of(CostOptions).items()} | {"long_context": _LONG}
         said = usual | dict(given)
-        isl, osl = (parse_length(str(said[key])) for key in ("isl", "osl"))
+        isl, osl = lengths_of(given)
         answer, shared = max(round(osl.mean), 1), said["shared_prompt"]
         asked = cls(
             isl,
             osl,
             said["cached"],
             said["concurrency"],
-            said["rate"],
+            _arriving(given),
             said["utilisation"],
             1.0 if said["pue"] is None else said["pue"],
             read_carbon(said["carbon"]),
@@ -496,9 +512,6 @@ class CostQuestion:
             "long_context" in given,
             said["reserve"],
         )
-        told = [name for name in ("concurrency", "utilisation") if given.get(name) is not None]
-        if asked.rate is not None and told:
-            raise WorkloadError(f"rate and {told[0]} exclude each other; give one")
         both = asked.prompt + asked.output
         if asked.reserve is not None and asked.reserve < both:
             raise WorkloadError(f"reserve={asked.reserve} holds no mean request of {both:.0f} tokens")
@@ -507,13 +520,24 @@ class CostQuestion:
         return asked
 
 
-def sequences_at(predictor: Predictor, asked: CostQuestion) -> float:
-    """Sequences that share a decode step at the rate that is asked, as it is played."""
-    load = AskedLoad(asked.isl, asked.osl, rate=asked.rate, cached=float(asked.cached))
-    with room_for_one(predictor, asked.isl.mean, asked.osl.mean):
+def _arriving(given: Keywords) -> AskedLoad | None:
+    """The arrivals to be played; without a rate None, and then no option may speak of them."""
+    if given.get("rate") is None:
+        for key in _PLAYED & given.keys():
+            raise InputError(f"{key} is of a load that is played; add a rate (requests/s)")
+        return None
+    for key in ("concurrency", "utilisation"):
+        if given.get(key) is not None:
+            raise WorkloadError(f"rate and {key} exclude each other; give one")
+    return read_load(part_of(given, (*LOAD_KEYS, *WORKLOAD_KEYS)))
+
+
+def sequences_at(predictor: Predictor, load: AskedLoad) -> float:
+    """Sequences that share a decode step of a load, as it is played."""
+    with room_for_one(predictor, load.isl.mean, load.osl.mean):
         played = play_load(predictor, load)
     if not played.stable:
-        raise WorkloadError(f"overload: {asked.rate:g}/s arrive, {played.knee:.3g}/s are served; add replicas")
+        raise WorkloadError(f"overload: {load.rate:g}/s arrive, {played.knee:.3g}/s are served; add replicas")
     return played.sequences
 
 
@@ -735,7 +759,8 @@ def cost(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **sc
     given = read(CostOptions, scenario)
     asked = CostQuestion.read(given)
     deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
-    resolved = resolve(model, gpu, deployment, given.get("calibration"))
+    draft = Speculation.read(part_of(given, SPECULATION_KEYS))
+    resolved = resolve(model, gpu, deployment, given.get("calibration"), draft)
     plan = resolved.plan
     # A PUE alone is about energy, not about the price.
     money = given if "purchase" in given else {key: value for key, value in given.items() if key != "pue"}
@@ -744,8 +769,8 @@ def cost(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **sc
         lengths = {"isl": int(asked.prompt), "osl": int(asked.output)}
         refuse_misfit(model, gpu, given | lengths, f"{plan.model.name}: not one request fits in memory")
     running = room if asked.concurrency is None else min(float(asked.concurrency), room)
-    if asked.rate is not None:
-        running = sequences_at(resolved.predictor, asked)
+    if asked.load is not None:
+        running = sequences_at(resolved.predictor, asked.load)
     load = InFlight(running, asked.prompt, asked.output, float(asked.cached))
     times, tokens = token_times(resolved.predictor, load), None
     if asked.rate is not None:  # what is served in the hour bears all of it

@@ -16,12 +16,15 @@ prompt makes output tokens dearer.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rooflinekit.decision.economics.price import HourlyPrice
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.serving.flight import InFlight, prefill_share
+from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.types.batch import Batch
+from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.numeric import Numeric, maximum, where
 from rooflinekit.model.types.time import Time
 from rooflinekit.model.types.workload import Workload
@@ -147,7 +150,7 @@ def token_work(predictor: Predictor, times: TokenTimes) -> tuple[TokenWork, Toke
     """Work of an input token and of an output token, from the kernels of a prompt and of a decode step.
 
         input   FLOP(prompt)/(S − c),  weights/(S − c) of each pass,  s/(S − c)
-        output  FLOP(step)/C,          weights/C,                     t_d/C
+        output  FLOP(step)/C,          weights/C,                     t_d/C         with a draft C·E tokens a round
 
     A dense model computes about 2·P FLOP for either. The bytes of the weights are shared by the tokens of a pass:
     C of them in a decode step, up to the token budget in a prompt; a sequence's own cache is shared by nobody in
@@ -165,14 +168,17 @@ def token_work(predictor: Predictor, times: TokenTimes) -> tuple[TokenWork, Toke
     step = predictor.decode_batch(work, work.decode_context)
     fresh, local = float(load.isl) - float(load.cached), float(step.decoding.sequences)  # type: ignore[union-attr]
 
-    def each(batch: Batch, tokens: float, seconds: float, passes: float) -> TokenWork:
+    def each(kernels: Sequence[Kernel], tokens: float, seconds: float, passes: float) -> TokenWork:
         """Sums of the kernels over the tokens; `passes` readings of the weights are in them."""
-        kernels = plan.kernels(batch)
         flops = sum(k.count * float(k.flops) for k in kernels)
         weights = passes * sum(k.count * float(k.weight_bytes) for k in kernels)
         cache = sum(k.count * float(k.cache_bytes) for k in kernels)
         return TokenWork(flops / tokens, weights / tokens, cache / tokens, seconds, tokens / passes)
 
     passes = float(plan.iteration(batch).passes)
-    prompt = each(batch, fresh, float(times.prompt.expected) / fresh, passes)
-    return prompt, each(step, local, float(times.output), 1.0)
+    prompt = each(plan.kernels(batch), fresh, float(times.prompt.expected) / fresh, passes)
+    decoded, made = plan.kernels(step), local
+    if isinstance(predictor, SpeculativePredictor):  # what is verified and drafted, over the tokens that it yields
+        decoded = [timed.kernel for timed in predictor.decode_step(work).kernels]
+        made = local * predictor.draft.choice.tokens_per_pass
+    return prompt, each(decoded, made, float(times.output), 1.0)

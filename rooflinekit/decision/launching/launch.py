@@ -20,7 +20,7 @@ from rooflinekit.model.types.answer import Answer, Json, plain
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import DeploymentError, DoesNotFitError, InputError
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.model.types.units import GB
+from rooflinekit.model.types.units import GB, format_time
 from rooflinekit.specs.files import read_json
 from rooflinekit.version import __version__
 
@@ -385,7 +385,7 @@ class Prediction:
     isl: int
     osl: int
     load: str | None  #: what arrives, in words; None for a static batch
-    ttft_ms: float | None
+    ttft_ms: float
     tpot_ms: float
     output_tok_s: float
     kv_pool_bytes: float
@@ -563,8 +563,10 @@ def _server_script(launch: Launch, server: Server, with_files: bool) -> Iterator
 def predicted(server: Server) -> str:
     """Prediction for a server, in a line."""
     made = server.prediction
-    first = f"TTFT {'grows without end (overload)' if made.ttft_ms is None else f'{made.ttft_ms:.1f} ms'}"
-    later, rate = f"TPOT {made.tpot_ms:.2f} ms", f"{made.output_tok_s:.0f} tok/s"
+    first, later = (
+        f"{name} {format_time(each / 1e3)}" for name, each in (("TTFT", made.ttft_ms), ("TPOT", made.tpot_ms))
+    )
+    rate = f"{made.output_tok_s:,.0f} tok/s"
     times = {"prefill": (first,), "decode": (later,)}.get(server.role.rpartition("-")[2], (first, later, rate))
     load = f" ({made.load})" if made.load else ""
     return (

@@ -157,8 +157,8 @@ def steady_and_jobs(classes: Sequence[TrafficClass]) -> tuple[list[TrafficClass]
 _MOST = 6  # classes of one model of which all partitions are priced
 _SHOWN = 6  # of the others
 _FILLED = 2  # deployments of a fleet into whose valleys jobs are put
-_OF_CLASSES = ("rate", "users", "concurrency", "trace", "sessions", "isl", "osl", "cached", "peak", "images",
-               "image_size", "encoder_gpus")  # fmt: skip
+_OF_CLASSES = ("rate", "users", "concurrency", "trace", "sessions", "isl", "osl", "isl_cv", "osl_cv", "cached", "peak",
+               "images", "image_size", "encoder_gpus")  # fmt: skip
 _NO_PART = (
     "cache_tier",
     "growth",

@@ -122,7 +122,7 @@ class FleetCost:
     input_usd: float | None
     output_usd: float | None
     million_tokens_usd: float | None
-    watts: float | None
+    watts: float | None  #: at the meter in the mean, as `joules_per_output_token` is
     peak_watts: float | None
     joules_per_output_token: float | None
     output_tok_s: float

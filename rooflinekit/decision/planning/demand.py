@@ -28,7 +28,7 @@ from rooflinekit.estimation.options import OptionRow, options_of, part_of, quant
 from rooflinekit.estimation.scenario import RequestClass
 from rooflinekit.load.answer import CROWD, STEADY, AskedLoad
 from rooflinekit.load.arrivals import Arrival, Drawn, Gamma, Process, Requests, generate
-from rooflinekit.load.lengths import Empirical, Fixed, Length, Longer, Uniform, cv, longer, parse_length, spread_length
+from rooflinekit.load.lengths import Empirical, Fixed, Length, Longer, Uniform, cv, lengths_of, longer
 from rooflinekit.load.scene import kv_capacity_tokens
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.batch import positive, whole_number
@@ -339,7 +339,7 @@ def decoding(rate: float, osl: float, tpot: float) -> float:
 
 
 def read_demand(given: dict[str, Any], slo: Sequence[Objective] = ()) -> Demand:
-    """Read rate, users, trace, sessions (of at most `max_context` tokens), peak, isl, osl, cv and clean.
+    """Read rate, users, trace, sessions (of at most `max_context` tokens), peak, lengths, cv and clean.
 
     A trace brings its rate, its peak at the time scale of the objectives, its lengths and how its arrivals vary; a rate
     beside it replays it at that mean rate, and a peak makes all of it that much faster.
@@ -376,7 +376,8 @@ def read_demand(given: dict[str, Any], slo: Sequence[Objective] = ()) -> Demand:
             raise InputError(f"{what} is about prefixes that come again; give sessions, or a trace with block ids")
     if trace is not None:
         return replace(demand, router=router or ROUTER)
-    isl = longer(_parsed(given.get("isl", 1024)), given.get("image_tokens", 0))
+    text, osl = lengths_of(given)
+    isl = longer(text, given.get("image_tokens", 0))
     if cached >= isl.mean:
         raise WorkloadError(f"cached={cached:g} leaves nothing of isl={isl.mean:g} to compute; use less")
     return Demand(
@@ -384,7 +385,7 @@ def read_demand(given: dict[str, Any], slo: Sequence[Objective] = ()) -> Demand:
         None if users is None else float(whole_number(users, "users")),
         peak,
         isl,
-        _parsed(given.get("osl", 256)),
+        osl,
         given.get("cv", 1.0),
         router=router or ROUTER,
         cached=cached,
@@ -400,13 +401,13 @@ def _of_prefixes(router: str | None) -> str:
 
 def _of_sessions(given: dict[str, Any], peak: float, prefixes: Prefixes) -> Demand:
     """Turns of conversations: prompts are as long as those of a sample at the peak, whose blocks the caches see."""
-    for key in ("users", "trace", "isl", "cv", "images"):
+    for key in ("users", "trace", "isl", "isl_cv", "cv", "images"):
         if given.get(key):
             raise InputError(f"{key} and sessions exclude each other: sessions come at a rate and have their prompts")
     if given.get("rate") is None:
         raise InputError("sessions come at a rate of requests, of all of them together; give rate")
     rate, law = given["rate"], parse_sessions(given["sessions"])
-    osl = _parsed(given.get("osl", law.answer))
+    _, osl = lengths_of(given, osl=law.answer)
     law = replace(law, most=min(law.most or _MOST_CONTEXT, given.get("max_context") or _MOST_CONTEXT))
     trace = session_trace(SessionSource(law, osl, law.most or 0, rate=rate * peak, requests=_SAMPLE))
     seen = replace(prefixes, trace=trace, law=law)
@@ -415,7 +416,7 @@ def _of_sessions(given: dict[str, Any], peak: float, prefixes: Prefixes) -> Dema
 
 
 def _traced(trace: Trace, given: dict[str, Any], peak: float, slo: Sequence[Objective]) -> Demand:
-    for key in ("users", "isl", "osl", "cv"):
+    for key in ("users", "isl", "osl", "isl_cv", "osl_cv", "cv"):
         if given.get(key) is not None:
             raise InputError(f"{key} and trace exclude each other: the trace has its own")
     duration = trace.time[-1]
@@ -432,12 +433,6 @@ def _traced(trace: Trace, given: dict[str, Any], peak: float, slo: Sequence[Obje
     window = busiest(trace, span)
     top = max(window.rate / own, 1.0) if span < duration else 1.0
     return Demand(rate, None, peak * top, isl, osl, window.gap_cv, trace, span, speed)
-
-
-def _parsed(value: object) -> Length:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise WorkloadError(f"a length must be tokens or a distribution, not {value!r}")
-    return parse_length(str(value))
 
 
 HASH_TOKENS = 16
@@ -630,10 +625,7 @@ def _csv_rows(path: Path) -> dict[str, dict[str, object]]:
 def _class(name: str, row: Mapping[str, object], usual: str | Sequence[str]) -> TrafficClass:
     known = options_of(RequestClass)
     said = read(RequestClass, {key: known[key].of_cell(value) if key in known else value for key, value in row.items()})
-    isl, osl = (
-        parse_length(spread_length(key, said.get(key, known[key].default), said.get(f"{key}_cv")))
-        for key in ("isl", "osl")
-    )
+    isl, osl = lengths_of(said)
     job = said.get("requests"), said.get("deadline")
     if (job[0] is None) != (job[1] is None):
         raise InputError("a batch job has requests and a deadline; one of them is missing")

@@ -20,8 +20,8 @@ from rooflinekit.decision.planning.plan import DEFAULT_SLO, PlanAnswer, deployme
 from rooflinekit.decision.planning.rank import worst_evidence
 from rooflinekit.decision.planning.search import PlanQuestion, Progress, search
 from rooflinekit.estimation.estimator import Resolved, read_deployment, read_workload, resolve
-from rooflinekit.estimation.options import part_of, read
-from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, LoadCase, StaticCase
+from rooflinekit.estimation.options import options_of, part_of, read
+from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, LoadCase, Spreads, StaticCase
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.answer import Plain
 from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError, InputError, UnknownNameError
@@ -40,6 +40,7 @@ Test = Callable[[NDArray[np.float64]], NDArray[np.bool_]]
 
 LARGEST = ("batch", "context", "rate", "users")
 _WAITING = 64  # users for each one that runs, up to which a limit on waiting is searched
+_PLACES = "the places of the engine: more users would wait"
 _FASTEST = 1e3  # times the bandwidth there is
 _LEAST, _MOST = 1e-6, 1e7  # requests/s between which the load of a budget is looked for
 _CLOSE = 1e-7  # relative
@@ -284,14 +285,14 @@ def _under_load(  # noqa: PLR0913, PLR0917 - a question with its parts
     what: str, model: str, gpu: str, slo: tuple[Objective, ...], given: dict[str, Any], confidence: float
 ) -> Solution:
     cv = {"cv": given["burstiness"]} if "burstiness" in given else {}
-    lengths, layout = part_of(given, ("isl", "osl")), part_of(given, DEPLOYMENT_KEYS)
+    lengths, layout = part_of(given, ("isl", "osl", *options_of(Spreads))), part_of(given, DEPLOYMENT_KEYS)
     lengths |= {"image_tokens": resolve(model, gpu, read_deployment(layout), None).plan.image_tokens}
     probe = read_demand({"rate": 1.0, **lengths, **cv} if what == "rate" else {"users": 1, **lengths})
     refuse_undecoded(slo, probe.osl.mean)
     replica = lay_out(model, gpu, layout, probe, given.get("calibration"))
     demand = probe
+    waits = any(each.metric != "tpot" for each in slo)
     if what == "users":  # those that run at once; more where an objective limits how long they wait
-        waits = any(each.metric != "tpot" for each in slo)
         demand = replace(probe, users=replica.room * (_WAITING if waits else 1))
     bearer = Bearer(replica)
     able = ability(bearer, demand, slo, NormalDist().inv_cdf(confidence))
@@ -301,10 +302,11 @@ def _under_load(  # noqa: PLR0913, PLR0917 - a question with its parts
         sure = "" if words else f" with {confidence * 100:g} % confidence {' and '.join(able.binds)}"
         raise InfeasibleError(f"no solution: even without waiting{sure} {' and '.join(words) or 'is missed'}")
     at = bearer.feel(demand, able.load, exact=True).at(slo)
-    stops = tuple("the users that were tried" if why == "users" else why for why in able.binds)
+    binds = tuple(_PLACES if why == "users" and not waits else why for why in able.binds)
+    stops = tuple("the users that were tried" if why == "users" else why for why in binds)
     number = f"{able.load:,.0f}" if demand.closed else f"{able.load:,.4g}"
     named = f"number of users is {number}" if demand.closed else f"rate is {number} {demand.unit}"
-    answer = f"The largest {named}, limited by {limits_in_words(able.binds)}."
+    answer = f"The largest {named}, limited by {limits_in_words(binds)}."
     if slo:
         sure = (
             "if times are as expected, with no margin"

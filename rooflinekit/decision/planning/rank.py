@@ -17,6 +17,7 @@ from rooflinekit.decision.planning.fleet import Option, Part, lay_out
 from rooflinekit.decision.planning.objective import Objective
 from rooflinekit.decision.planning.replay import Replayed, needs_replay, replay
 from rooflinekit.decision.planning.search import Found, PlanQuestion, Refusal, longest_admitted, refused_fleet
+from rooflinekit.estimation.loaded import version_notes
 from rooflinekit.estimation.measuring import benchmark_commands
 from rooflinekit.load.answer import PER_USER, AskedLoad
 from rooflinekit.load.lengths import Fixed, stretched
@@ -147,7 +148,8 @@ def warnings(question: PlanQuestion, found: Found, order: Sequence[Ranked]) -> l
     notes += [f"{key} {value} as asked; its effect on the quality of answers is not counted" for key, value in told]
     if question.space.weights == question.space.kv == (None,):
         notes.append(OWN_FORMATS)
-    notes += [note for part in best.parts for note in part.replica.resolved.warnings]
+    for resolved in (part.replica.resolved for part in best.parts):
+        notes += [*resolved.warnings, *version_notes(resolved.plan)]
     return notes
 
 

@@ -21,9 +21,6 @@ from rooflinekit.decision.planning.fleet import Option, Part
 from rooflinekit.decision.planning.objective import METRICS, Felt, Objective, slowest
 from rooflinekit.decision.planning.search import PlanQuestion
 from rooflinekit.load.arrivals import Arrival
-from rooflinekit.model.speculation import SpeculativePredictor
-from rooflinekit.model.types.speculation import break_even_acceptance
-from rooflinekit.model.types.workload import Workload
 from rooflinekit.simulation.ledger import Sketch
 from rooflinekit.simulation.sessions import SessionSource
 from rooflinekit.simulation.simulate import Load, Setup, watched
@@ -228,22 +225,11 @@ def _run(  # noqa: PLR0913, PLR0917 - a load and who bears it
     typical, longest = float(demand.isl.mean) + float(demand.osl.mean), int(min(demand.longest, 1 << 20))
     sessions = comes if isinstance(comes, SessionSource) else None
     arrivals = iter(()) if isinstance(comes, SessionSource) else comes
-    load = Load(arrivals, typical, longest, duration=seconds, sessions=sessions, before=before)
+    prompt = float(demand.isl.mean)
+    load = Load(arrivals, typical, longest, duration=seconds, sessions=sessions, before=before, prompt=prompt)
     if (kept := part.replica.kept) is not None and demand.prefixes is not None:
         hashed = demand.prefixes.trace.block_tokens
         setup = replace(setup, prefix_cache=True, hash_tokens=hashed, tiers=kept.tiers)
-    predictor = part.replica.predictor
-    if isinstance(predictor, SpeculativePredictor):
-        users = part.bearer.in_flight(demand, part.load(demand)).users
-        work = Workload(users, demand.isl.mean, demand.osl.mean)
-        choice, (_, drafting) = predictor.draft.choice, predictor.round(work, work.decode_context)
-        rate = break_even_acceptance(choice.tokens_per_pass, choice.draft_tokens)
-        setup = replace(
-            setup,
-            draft_tokens=choice.draft_tokens,
-            acceptance=rate or 0.0,
-            draft_ms=float(drafting.expected) * 1e3 / choice.draft_tokens,
-        )
     own, batches = part.replica.resolved, Batches(warm)
     first = own if prefill is None else prefill.replica.resolved
     if not watched(own, load, setup, first, batches):  # half says nothing

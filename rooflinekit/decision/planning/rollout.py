@@ -26,7 +26,7 @@ from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.estimation.options import part_of, read
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, RolloutCase
 from rooflinekit.load.answer import AskedLoad, LoadPlay, play_load
-from rooflinekit.load.lengths import parse_length, spread_length
+from rooflinekit.load.lengths import lengths_of
 from rooflinekit.load.scene import Scheduler
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.answer import Plain, Tabled
@@ -207,9 +207,7 @@ def plan_rollout(
     given = read(RolloutCase, scenario)
     resolved = resolve(model, gpu, read_deployment(part_of(given, DEPLOYMENT_KEYS)), given.get("calibration"))
     plan, memory = resolved.plan, resolved.predictor.memory
-    isl, osl = (
-        parse_length(spread_length(key, given.get(key, usual), None)) for key, usual in (("isl", 1024), ("osl", 256))
-    )
+    isl, osl = lengths_of(given)
     in_flight, samples, gpus = given.get("in_flight"), given.get("samples", 1), plan.deployment.gpus
     weights = float(memory.evaluate(1.0, isl.mean + osl.mean, isl.mean).weight_bytes) * gpus
     users = in_flight or answers

@@ -37,10 +37,17 @@ from rooflinekit.decision.sensitivity.moves import (
     try_move,
     weaker,
 )
-from rooflinekit.estimation.estimator import image_inputs, read_deployment, read_workload, resolve, shown
-from rooflinekit.estimation.options import Keywords, OwnKeywords, keywords, part_of, quantity, read
+from rooflinekit.estimation.estimator import (
+    image_inputs,
+    read_deployment,
+    read_workload,
+    refuse_static,
+    resolve,
+    shown,
+)
+from rooflinekit.estimation.options import keywords, part_of, quantity, read
 from rooflinekit.estimation.results import about, shares_by_cause
-from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, SPECULATION_KEYS, WORKLOAD_KEYS, LeversOptions
+from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, SPECULATION_KEYS, LeversOptions
 from rooflinekit.estimation.traffic import read_load
 from rooflinekit.load.answer import AskedLoad
 from rooflinekit.load.lengths import LogNormal
@@ -489,15 +496,6 @@ class Levers(DeploymentAnswer):
         return [each.to_row() for each in self.moves]
 
 
-def checked(scenario: Keywords) -> OwnKeywords:
-    """The keywords that were given. Raises InputError for one nobody knows, or two that exclude each other."""
-    given = read(LeversOptions, scenario)
-    for key in ("batch", "context"):
-        if {"concurrency", "rate"} & given.keys() and given.get(key) not in (None, WORKLOAD_KEYS[key]):
-            raise InputError(f"{key} describes a static batch and excludes concurrency and rate; leave it out")
-    return given
-
-
 def _accelerators(given: object) -> dict[str, float | None]:
     """Names, or names with their price an hour: a mapping, a list, or text such as `h200-sxm=3.5,l40s`."""
     if given is None:
@@ -590,12 +588,13 @@ def levers(
     >>> first.metric, first.option, round(first.ratio["tpot"], 2)  # 4 bits and a scale for 16, but for the LM head
     ('tpot', '--weights int4', 0.31)
     """
-    given = checked(scenario)
+    given = read(LeversOptions, scenario)
     deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
     seen = resolve(model, gpu, deployment, None).plan if deployment.images else None
     load = read_load(given, seen.image_tokens if seen else 0)
     work = read_workload(given, seen)
     if load is not None:
+        refuse_static(given, deployment)
         load, work = replace(load, cached=float(work.cached)), replace(work, batch=float(load.users or 1))
     question = MoveQuestion(work, load)
     draft, models = Speculation.read(part_of(given, SPECULATION_KEYS)), _listed(given.get("models"), "models")
@@ -631,7 +630,7 @@ def levers(
     advised = best(
         (each for each in tried if each.move in first), made["evidence"], answer.gpus, load is not None, made["gpu"]
     )
-    read = balance(predictor, replace(question.work, batch=answer.running))
+    shares = balance(predictor, replace(question.work, batch=answer.running))
     slopes = elasticities(predictor, question)
     return Levers(
         **made,
@@ -650,8 +649,8 @@ def levers(
         price=None if hour is None else {"usd_per_gpu_hour": float(hour.usd_per_gpu_hour), "source": hour.source},
         answer=answer,
         elasticities=slopes,
-        balance=read,
-        sentence=in_words(read, slopes, said_best(advised, answer.stable), load is not None, plan.model.max_context),
+        balance=shares,
+        sentence=in_words(shares, slopes, said_best(advised, answer.stable), load is not None, plan.model.max_context),
         advice=advised,
         moves=tuple(sorted(tried, key=lambda each: rank(each, by, made["evidence"]))),
         warnings=(*overload(answer), *warnings, *notes),

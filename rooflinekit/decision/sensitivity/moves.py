@@ -219,7 +219,7 @@ class Operating:
     kv_bytes_per_token: float
     gpu_seconds_per_token: float  #: of an output token, its share of the prompts included
     usd_per_million_output: float | None
-    joules_per_output_token: float | None  #: its share of the prompts included
+    joules_per_output_token: float | None  #: of the boards, its share of the prompts included
     stable: bool = True  #: whether the rate can be sustained
 
 

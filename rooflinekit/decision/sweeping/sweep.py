@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -220,6 +221,7 @@ def _resolutions(run: str) -> Resolutions:
     return Resolutions()
 
 
+_COMMA = re.compile(r",(?!\s*[A-Za-z_]+\s*=)")  # between values, not within one such as lognormal:mean=900,cv=1
 _MOST_VALUES = 1_000_000
 _SLACK = 1e-9  # of a step: the end of a range is in it, whatever decimals lose
 
@@ -231,12 +233,14 @@ def parse_axis(text: str, name: str, option: OptionRow | None = None) -> list[ob
 
     `1,2,8` lists; `1:4` is 1, 2, 3, 4; `0:100:25` has steps of 25; `4:64*2` doubles. Both ends are in a range if its
     steps meet them. `default` leaves the input to its default. Numbers take the units of their option; what is none is
-    text.
+    text. What follows a comma as `name=` belongs to the value before it; a semicolon divides values with commas.
 
     >>> parse_axis("1,2,4:64*2", "batch")
     [1, 2, 4, 8, 16, 32, 64]
     >>> parse_axis("bf16,fp8", "kv"), parse_axis("0.5:1.5:0.5", "rate"), parse_axis("default,8000", "context")
     (['bf16', 'fp8'], [0.5, 1.0, 1.5], [None, 8000])
+    >>> parse_axis("lognormal:mean=900,cv=1,512", "isl"), parse_axis("0.8,0.7; 0.9", "acceptance")
+    (['lognormal:mean=900,cv=1', 512], ['0.8,0.7', 0.9])
     """
     values: list[Value] = []
 
@@ -249,7 +253,7 @@ def parse_axis(text: str, name: str, option: OptionRow | None = None) -> list[ob
         except ValueError:
             return word
 
-    for word in (part.strip() for part in text.split(",")):
+    for word in map(str.strip, text.split(";") if ";" in text else _COMMA.split(text)):
         if not word:
             raise InputError(f"{name} has an empty place in {text!r}; write values like 1,2,4:64*2")
         start, colon, _ = word.partition(":")  # a range begins with a number; others are names, such as window:4096

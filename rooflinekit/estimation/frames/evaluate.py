@@ -41,8 +41,9 @@ from rooflinekit.estimation.scenario import (
     LoadOptions,
     Scenario,
 )
-from rooflinekit.estimation.traffic import read_load
+from rooflinekit.estimation.traffic import VARIES, read_load
 from rooflinekit.load.answer import AskedLoad, play_load
+from rooflinekit.load.lengths import parse_length
 from rooflinekit.model.graph import Pool, trace
 from rooflinekit.model.graph.arrays import Vectorised
 from rooflinekit.model.serving.energy import static_power
@@ -137,8 +138,21 @@ class RowGroup:
         )
 
 
-def read_workloads(scenarios: pd.DataFrame, errors: Texts) -> dict[str, Array]:
-    """Counts as floats; a row with a senseless one gets its error. `context` is NaN where the mean is meant."""
+def laws_of(scenarios: pd.DataFrame) -> dict[str, dict[int, str]]:
+    """Laws of lengths in place of numbers, by column and row."""
+    columns = {name: scenarios[name] for name in ("isl", "osl") if name in scenarios}
+    return {
+        name: {row: cell for row, cell in enumerate(column) if isinstance(cell, str) and ":" in cell}
+        for name, column in columns.items()
+        if not pd.api.types.is_numeric_dtype(column)
+    }
+
+
+def read_workloads(scenarios: pd.DataFrame, errors: Texts, laws: Mapping[str, Mapping[int, str]]) -> dict[str, Array]:
+    """Counts as floats, of a law its mean; a row with a senseless one gets its error.
+
+    `context` is NaN where the mean is meant.
+    """
     work = {}
     for name, default in WORKLOAD_KEYS.items():
         least = 0 if name == "cached" else 1
@@ -148,6 +162,12 @@ def read_workloads(scenarios: pd.DataFrame, errors: Texts) -> dict[str, Array]:
             continue
         given = scenarios[name]
         numbers, empty = _numbers(given), given.isna().to_numpy()
+        for place, law in laws.get(name, {}).items():
+            numbers[place] = 1.0
+            try:
+                numbers[place] = max(round(parse_length(law).mean), 1)
+            except RooflinekitError as error:
+                errors.put(place, str(error))
         bad = ~empty & ~((numbers >= least) & (numbers <= _OPTIONS[name].most) & (numbers == np.floor(numbers)))
         for row in np.flatnonzero(bad):
             errors.put(np.array([row]), _refusal(given.iloc[row], numbers[row], name, least))
@@ -181,8 +201,6 @@ def number(cell: object) -> float:
 
 
 def _refusal(cell: object, value: float, name: str, least: int) -> str:
-    if isinstance(cell, str) and ":" in cell and f"{name}_cv" in _OPTIONS:
-        return f"{name} must be a mean in a table, not {cell}; {name}_cv says how lengths vary"
     given = cell if isinstance(cell, Real) else value
     try:
         whole_number(given, name, least)
@@ -292,8 +310,8 @@ def estimate_frame(scenarios: pd.DataFrame) -> pd.DataFrame:
         scenarios: one scenario a row; columns `model` (required), gpu, batch, isl, osl, cached, context, tp, pp, ep,
             dp, weights, activations, kv, kv_policy, engine, draft, draft_tokens, acceptance, draft_tree, draft_tp,
             calibration, and the other keywords of `estimate`; concurrency or rate, with requests, burstiness, isl_cv,
-            osl_cv and objectives ttft and tpot [ms], for rows under load. A missing column or an empty cell takes the
-            default. Other columns are kept as they are.
+            osl_cv and objectives ttft and tpot [ms], for rows under load, where isl and osl may be laws. A missing
+            column or an empty cell takes the default. Other columns are kept as they are.
 
     Returns:
         A new frame with the same index: times in ms, sizes in bytes, `fits`, and `error` (empty where the row was
@@ -330,7 +348,8 @@ class _AnsweredTable:
         self.numbers = np.full((len(self.names), rows), np.nan)
         self.results: dict[str, Array] = dict(zip(self.names, self.numbers, strict=True))
         self.texts = {name: Texts(rows) for name in _TEXTS}
-        self.work = read_workloads(scenarios, self.texts["error"])
+        self.laws = laws_of(scenarios)
+        self.work = read_workloads(scenarios, self.texts["error"], self.laws)
 
     def answered(self) -> pd.DataFrame:
         """All rows with their results."""
@@ -353,6 +372,9 @@ class _AnsweredTable:
         for key, cells in self.loads.items():
             words = f"{key} describes traffic; add concurrency (a closed loop) or rate (requests/s)"
             errors.put(errors.empty(rows[cells.notna().to_numpy()[rows]]), words)
+        for key, laws in self.laws.items():
+            for row in errors.empty(np.intersect1d(rows, np.fromiter(laws, np.intp))):
+                errors.put(row, VARIES.format(key=key, law=laws[row]))
         rows = errors.empty(rows)
         if len(rows):
             whole = rows[-1] - rows[0] + 1 == len(rows)
@@ -375,6 +397,7 @@ class _AnsweredTable:
             counts = {name: column[row] for name, column in self.work.items()}
             static = {name: None if math.isnan(value) else value for name, value in counts.items()}
             text = {"isl": int(counts["isl"]) - image_tokens, "osl": int(counts["osl"]), "cached": counts["cached"]}
+            text |= {key: laws[row] for key, laws in self.laws.items() if row in laws}
             try:
                 asked = read_load(read(LoadOptions, cells) | text, image_tokens)
                 refuse_static(static, resolved.plan.deployment)

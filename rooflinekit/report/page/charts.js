@@ -185,7 +185,7 @@ function stepTerms(view, step) {  // of the time that its tile states: of a step
   return { terms: made.map(({ title: name, tint }) => [name, tint]), parts: made.map(({ time }) => time), title: view.load ? `mean ${title}` : title, format: asTime, scale: 1e3, unit: "ms", span, bound: span.bound };
 }
 const ENERGY_PARTS = [...[...BYTES, "compute", "network"].map((name) => [LOOK?.names[name], name]), ["chip running", "overhead"], ["idle", "engine"]];
-const energyTerms = ({ parts }) => ({ terms: ENERGY_PARTS, parts, title: "one output token", format: asEnergy, scale: 1, unit: "J of one output token, prompt included" });
+const energyTerms = ({ parts }) => ({ terms: ENERGY_PARTS, parts, title: "one output token", format: asEnergy, scale: 1, unit: "J of the boards for one output token, prompt included" });
 const barsOf = ({ terms, parts }) => terms.map(([title, tint], place) => ({ title, tint, start: sum(parts.slice(0, place)), size: parts[place] })).filter(({ size }) => size >= 0.005 * sum(parts));
 function waterfallBars(told) {  // each begins where the one above it ends; then the whole, and its interval
   const { parts, title, span } = told, whole = sum(parts), [low, high] = span ? [span.low, span.high].map((end) => whole * end / span.time) : [whole, whole];

@@ -60,8 +60,9 @@ class PageDeployment:
         refuse_groups(case.predictor.plan.deployment, "estimate and explain, not of pages", "ffn_gpus", "encoder_gpus")
         deployment = {key: scenario[key] for key in DEPLOYMENT_KEYS if scenario.get(key) is not None}
         load = read_load(read(Scenario, scenario), case.predictor.plan.image_tokens)
-        if load is not None and load.cached:
-            raise InputError("pages play loads whose prompts are computed whole; leave cached out, or the load")
+        for key, told in (("cached", load.cached), ("seed_reuse", load.prompts)) if load is not None else ():
+            if told:
+                raise InputError(f"pages play loads whose prompts are computed whole; leave {key} out, or the load")
         asked = Asked(model, gpu, deployment, scenario.get("calibration"), case.predictor, case.work, load)
         return cls(asked, case, scenario)
 

@@ -8,9 +8,9 @@ const total = (values) => { let all = 0; for (let place = 0; place < values.leng
 const meanOf = (values) => (values.length ? total(values) / values.length : NaN);
 
 const steady = (flying) => Math.max(STEADY, 100 * Math.ceil(Math.min(FILLING * flying, Math.max(CROWD, 3 * flying)) / 100));
-function protocolOf(asked, at, flying = 0) {  // requests that count or were asked for, those before them, and all; flying: those of an open loop that run at once
+function protocolOf(asked, at, flying = 0) {  // users, those who wait at once at most, requests that count or were asked for, those before them, and all; flying: those of an open loop that run at once
   const users = at.users ?? 0, counted = asked.requests ?? (users ? Math.min(PER_USER * users, Math.max(CROWD, 2 * users)) : steady(flying)), filling = asked.warmup ?? (!users && asked.requests === null ? Math.max(Math.floor(counted / FILLING), flying) : 0);
-  return { users, counted, filling, count: counted + (users ? filling : 0) };
+  return { users, crowd: Math.min(users, counted), counted, filling, count: counted + (users ? filling : 0) };
 }
 function lengthOf(law, tokens, images) {  // mean, longest, and the tokens of each request
   if (!law) return { mean: tokens + images, longest: tokens + images, at: () => tokens + images, drawn: Infinity };
@@ -154,7 +154,7 @@ function playedAt(plan, at) {  // what users feel; null where not one request fi
   const found = sceneAt(plan, at);
   if (!found) return null;
   const { asked, own, isl, osl, rules, tables } = found, [table] = tables, law = fullRate(tables, rules, own.front, isl.mean, osl.mean, own.yielded), open = !at.users && asked.requests === null;
-  const protocol = protocolOf(asked, at, open ? Math.ceil(inFlight(tables, rules, isl.mean, osl.mean, own.yielded, Math.min(at.rate, law))) : 0), { users, filling, count } = protocol, call = (name, ...given) => FUNCTIONS[plan.plays.functions[name]](...given);
+  const protocol = protocolOf(asked, at, open ? Math.ceil(inFlight(tables, rules, isl.mean, osl.mean, own.yielded, Math.min(at.rate, law))) : 0), { users, crowd, filling, count } = protocol, call = (name, ...given) => FUNCTIONS[plan.plays.functions[name]](...given);
   const clients = clientsOf(asked, at, own, protocol, isl, osl), state = played(clients, rules, tables), sums = sumsOf(clients, state, filling);
   if (!sums.count) return null;
   const run = runOf(clients, state, isl.mean), running = total(state.sequence_time) / state.times[LOOP.NOW], busy = total(state.delays) / state.times[LOOP.NOW], growth = grows(state), log = Object.fromEntries(["sent", "begun", "first", "end"].map((name) => [name, state[name].slice()]));
@@ -168,10 +168,10 @@ function playedAt(plan, at) {  // what users feel; null where not one request fi
     const datasheet = found.bound(), quick = { ...some, front: some.isl.map((tokens) => datasheet.own.front[0] + tokens * datasheet.own.front[1]) }, least = sumsOf(quick, played(quick, datasheet.rules, datasheet.tables), 0).tpot, floor = least.length ? meanOf(least) : decode[1];
     const there = mean(1, 1), [low, high] = [2, 3].map((end) => { const factors = [decode[end] / decode[0], prompt[end] / prompt[0]], moved = mean(...factors); return [moved[0] / there[0], there[1] > 0 ? moved[1] / there[1] : factors[0]]; });
     table.decode_factor = table.prompt_factor = 1;
-    const many = Math.max(users || running, 1), bounds = [Math.min(prompt[1], first), Math.min(floor, token)], logsOf = (share) => [0, 1].map((which) => reached([low[which], high[which]], own.errors[which], own, many, share, Math.max(isl.mean, 1)));
+    const many = Math.max(crowd || running, 1), bounds = [Math.min(prompt[1], first), Math.min(floor, token)], logsOf = (share) => [0, 1].map((which) => reached([low[which], high[which]], own.errors[which], own, many, share, Math.max(isl.mean, 1)));
     const logs = logsOf(sums.parts.waits / whole), placesOf = (size) => Math.trunc(Math.max(Math.min(rules.most, Math.trunc(rules.blocks * size) * rules.block / (isl.mean + (rules.reserves ? osl.mean : osl.mean / 2))), 1));
-    const size = users <= placesOf(1) ? 1 - own.pool_error : 1 + own.pool_error;
-    if (users && (users <= placesOf(size)) !== (users <= placesOf(1))) {  // both sides of whether all users have a place, as `LoadPlay.reaches` has them
+    const size = crowd <= placesOf(1) ? 1 - own.pool_error : 1 + own.pool_error;
+    if (crowd && (crowd <= placesOf(size)) !== (crowd <= placesOf(1))) {  // both sides of whether all users have a place, as `LoadPlay.reaches` has them
       const part = sumsOf(some, played(some, { ...rules, blocks: Math.max(Math.trunc(rules.blocks * size), 1) }, tables), 0), further = [meanOf(part.ttft) / there[0], meanOf(part.tpot) / there[1]].map(Math.log);
       logsOf(part.parts.waits / meanOf(part.e2e)).forEach((other, which) => { const both = logs[which].map((log, place) => (place === 3 ? log : (place < 3 ? Math.min : Math.max)(log, other[place] + further[which]))); logs[which] = Object.assign(both, { cause: both.some((log, place) => log !== logs[which][place]) ? DATA.doubts.room : logs[which].cause }); });
     }
@@ -186,7 +186,7 @@ function playedAt(plan, at) {  // what users feel; null where not one request fi
     slots: Math.trunc(Math.max(Math.min(rules.most, rules.blocks * rules.block / held), 1)), rateEach: made / plan.gpus, rateUser: 1 / token,
     memory: admitted(call, own, isl, osl, memoryOf(call("held", Math.max(even(running), 1), isl.mean + osl.mean / 2, isl.mean))), energy: "energy" in plan.plays.functions ? energyOf(call("energy", sequences, isl.mean, osl.mean, at.speed, ...run)) : null,
     parts: { ...sums.parts, step: token - others, others }, stepParts: decode.slice(4), osl: osl.mean, sorted, longest: sorted.ttft[sorted.ttft.length - 1], now, log, filling, goals: asked.goals,
-    together: users > 1 && !asked.isl && !asked.osl,
+    crowd, together: crowd > 1 && !asked.isl && !asked.osl,
     repeated: count > Math.min(isl.drawn, osl.drawn, users ? Infinity : asked.gaps.count),
   };
 }

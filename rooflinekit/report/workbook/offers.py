@@ -148,6 +148,7 @@ class Planned:
     burstiness: float = 1.0
     isl_cv: float = 0.0
     osl_cv: float = 0.0
+    seed: int = 0
     confidence: float = 0.9  #: with which objectives hold, as of a plan
 
     @property
@@ -158,7 +159,7 @@ class Planned:
 
     def load(self, found: Resolved) -> AskedLoad:
         """Load of a deployment, to be played at its rates."""
-        lengths = {key: getattr(self, key) for key in ("isl", "osl", "burstiness")}
+        lengths = {key: getattr(self, key) for key in ("isl", "osl", "burstiness", "seed")}
         varied = {key: value for key in ("isl_cv", "osl_cv") if (value := getattr(self, key))}
         load = read_load(lengths | varied | {"rate": 1.0}, found.plan.image_tokens)
         assert load is not None

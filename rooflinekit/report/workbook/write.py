@@ -214,7 +214,7 @@ def _unit_costs(lines: Lines, inputs: Inputs, costs: tuple[Cell, Cell], rate: Ce
     ):
         lines.add(f"usd_{name}", label, shown(asked, hour / count), "USD", "three", note)
     joules = shown(known(power) & (rate > 0.0), power * 1000.0 / (rate * inputs["osl"]))
-    lines.add("joule_token", "Energy of an output token", joules, "J", "one", note)
+    lines.add("joule_token", "Energy of an output token at the meter", joules, "J", "one", note)
 
 
 def _by_year(book: Book, sheet: Sheet, row: int, inputs: Inputs, costs: Sequence[Cell]) -> None:
