@@ -14,7 +14,7 @@ step.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cache, partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from rooflinekit.load.curve import LoadCurve
 from rooflinekit.load.law import full_rate
 from rooflinekit.load.lengths import Fixed, cv
 from rooflinekit.load.played import Sample
-from rooflinekit.load.scene import Scheduler
+from rooflinekit.load.scene import Scene, Scheduler
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.serving.flight import InFlight, slots
 from rooflinekit.model.types.batch import Batch
@@ -66,6 +66,7 @@ class Replica:
     room: float
     kept: Kept | None = None
     _curves: dict[Any, tuple[Any, LoadCurve]] = field(default_factory=dict, repr=False, compare=False)
+    _scenes: dict[Hashable, Scene] = field(default_factory=dict, repr=False, compare=False)
     _samples: dict[object, Samples] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -137,7 +138,7 @@ class Replica:
                 router=demand.router if several > 1 else "round-robin",
             )
             settled = _SETTLED if demand.closed else 0
-            self._curves[key] = law, LoadCurve(self.predictor, asked, chosen, most, settled, longest)
+            self._curves[key] = law, LoadCurve(self.predictor, asked, chosen, most, settled, longest, self._scenes)
         return self._curves[key][1]
 
     def retuned(self, setting: dict[str, Any], demand: Demand) -> Replica:
