@@ -216,10 +216,12 @@ class Bearer:
         """The load itself, as it is played."""
         return self.curve(demand).play(load)
 
-    def feel(self, demand: Demand, load: float, exact: bool = False, known: bool = False) -> Felt:
+    def feel(
+        self, demand: Demand, load: float, exact: bool = False, known: bool = False, surely: bool = True
+    ) -> Felt:
         """The latencies at this load; between two rungs of the curve unless `exact`, which plays the load itself.
 
-        known: between what has been played, however far that is.
+        known: between what has been played, however far that is; surely: whether their intervals are worked out.
         """
         curve = self.curve(demand)
         if exact:
@@ -229,7 +231,7 @@ class Bearer:
             named = demand.classes if isinstance(demand, Mix) else ()
             return replace(beyond, classes={each.name: beyond for each in named})
         low, high, share = curve.between(load, known)
-        felt = _felt(low, share, high, _between(self._samples(low), self._samples(high), share))
+        felt = _felt(low, share, high, _between(self._samples(low), self._samples(high), share), surely)
         if not isinstance(demand, Mix):
             return felt
         classes = enumerate(demand.classes)
@@ -342,10 +344,12 @@ def _between(low: Samples, high: Samples, share: float) -> Callable[[str, float 
     return read
 
 
-def _felt(low: LoadPlay, share: float, high: LoadPlay, read: Callable[[str, float | None], float]) -> Felt:
+def _felt(
+    low: LoadPlay, share: float, high: LoadPlay, read: Callable[[str, float | None], float], surely: bool
+) -> Felt:
     """What is between two plays: whether it can be sustained, and how far its times may err."""
     stable = low.stable and (share == 0.0 or high.stable)
-    if low.predictor.plan.calibration is None:
+    if low.predictor.plan.calibration is None or not surely:
         return Felt(read, stable)
     ends = {}
     for metric, span in _spans(low).items():

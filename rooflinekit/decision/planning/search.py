@@ -195,28 +195,36 @@ class PlanQuestion:
             return part
         return Part.of(bearer, self.demand, self.slo, self.reserve, 0.0)
 
-    def misses(self, replica: Replica, working: int, deviations: float, role: str = "serve", link: float = 0.0) -> bool:
-        """Whether so few of these replicas miss an objective by far, with the engine's and with the smallest settings.
+    def ends(self, replica: Replica) -> list[Replica]:
+        """The replica with the engine's settings and with the smallest, where it has room."""
+        smallest = {
+            "token_budget": min(self.space.token_budgets or BUDGETS),
+            "max_num_seqs": min(self.space.max_num_seqs or SEQUENCES),
+        }
+        try:
+            return [replica, replica.retuned(smallest, self.demand)]
+        except DoesNotFitError:
+            return [replica]
+
+    def misses(
+        self, replicas: Sequence[Replica], working: int, deviations: float, role: str = "serve", link: float = 0.0
+    ) -> bool:
+        """Whether so few replicas miss an objective by far, with each of several settings: those of `ends`.
 
         Each is played once, at the load of so few, and steps are at least as slow as that; what lies between both
         settings is not as far from either as an objective is missed.
         """
         seen = self.demand.seen(working)
         load = self.demand.peak_load / (working * (1.0 - self.reserve.headroom))
-        smallest = {
-            "token_budget": min(self.space.token_budgets or BUDGETS),
-            "max_num_seqs": min(self.space.max_num_seqs or SEQUENCES),
-        }
-        for setting in ({}, smallest) if role == "serve" else ({},):
-            try:
-                bearer = self.bearer(replica.retuned(setting, self.demand) if setting else replica, role, link)
-            except DoesNotFitError:
-                continue
+        own = [each for each in self.slo if role == "serve" or each.metric == _BEGINS[role]]
+        for bearer in (self.bearer(each, role, link) for each in replicas):
             if load >= bearer.knee(seen) * _FULLER:
                 continue
+            felt = bearer.feel(seen, load, exact=True, surely=False)
+            if any(each.value(felt) > _FAR * each.limit for each in own):  # at expected times already
+                continue
             felt = bearer.feel(seen, load, exact=True)
-            own = (each for each in self.slo if role == "serve" or each.metric == _BEGINS[role])
-            if felt.stable and all(
+            if all(
                 math.prod(felt.factors(each.metric, deviations)) * each.value(felt) <= _FAR * each.limit for each in own
             ):
                 return False
@@ -381,7 +389,8 @@ def _known(question: PlanQuestion, base: Replica, found: Found) -> list[Option]:
 def _beaten(question: PlanQuestion, base: Replica, found: Found) -> bool:
     """Whether each fleet of these replicas that would cost less than what is known misses an objective by far.
 
-    At the confidence asked for and at expected times, with each draft and exchange of experts, and without.
+    At expected times and at the confidence asked for, with each draft and exchange of experts, and without. As many
+    replicas that miss at expected times are not surer.
     """
     demand, rank = question.demand, question.tariff.rank
     sure = _sureness(question, base)
@@ -389,20 +398,23 @@ def _beaten(question: PlanQuestion, base: Replica, found: Found) -> bool:
     if not own or demand.closed or demand.prefixes is not None or question.tariff.saves is not None or question.course:
         return False  # over time another fleet than that of the peak may win
     one = Part(question.bearer(base), Ability(1.0, ()), 1, question.reserve)
-    known: dict[int, Replica | None] = {-1: base}
+    known: dict[int, list[Replica]] = {-1: question.ends(base)}
     others = (*question.space.drafts, *(EXCHANGES if base.scenario.get("ep", 1) > 1 else ()))
-    for deviations in {sure, 0.0}:
+    seen = 0
+    for deviations in (0.0, sure):
         same = (found.sized(each, question, deviations) for each in own)
         fewer = bisect_left(
             range(1, _CLUSTER // base.gpus + 1),
             min(map(rank, same)),
             key=lambda working: rank(Option("aggregated", (replace(one, working=working),))),
         )
-        for place in range(-1, len(others) if fewer else -1):
+        for place in range(-1, len(others) if fewer > seen else -1):
             if place not in known:
-                known[place] = _changed(question, base, others[place], found)
-            if (replica := known[place]) and not question.misses(replica, fewer, deviations):
+                replica = _changed(question, base, others[place], found)
+                known[place] = question.ends(replica) if replica else []
+            if not question.misses(known[place], fewer, deviations):
                 return False
+        seen = fewer
     return True
 
 
@@ -703,7 +715,7 @@ def _cheapest_pool(
         if (
             best
             and best.deviations == question.deviations
-            and question.misses(replica, max(best.gpus // replica.gpus, 1), best.deviations, role, transfer)
+            and question.misses([replica], max(best.gpus // replica.gpus, 1), best.deviations, role, transfer)
         ):
             continue
         part = question.part(replica, role, transfer).confirmed(question.demand, question.slo)
