@@ -240,7 +240,7 @@ def kept_table(plan: Plan, sequences: int, longest: int, width: int = 1, budget:
     """A step table of at least this size; those of the latest few plans are kept, and others while one plays on them.
 
     Plans whose steps take the same times share one: front ends, token budgets and limits of sequences may differ. So
-    its `budget` and `graph_tokens` are those of whoever came first. Steps whose halves take turns are, as long as they
+    its `budget` is none of theirs, its `graph_tokens` are those of whoever came first, and it is larger than asked for. Steps whose halves take turns are, as long as they
     are short, those of the plan that does not divide them.
     """
     usual, size = one_step(plan), (sequences, longest, width, budget)
@@ -253,8 +253,10 @@ def kept_table(plan: Plan, sequences: int, longest: int, width: int = 1, budget:
             undivided = replace(plan, deployment=replace(plan.deployment, two_batch=False))
             known = replace(with_halves(kept_table(undivided, *size), plan), plan=usual)
         else:
-            most = sequences if own else 1 << (sequences - 1).bit_length()
-            known = build_table(plan, most, longest, width, budget)
+            if not own:
+                sequences = max(1 << (sequences - 1).bit_length(), _SEQUENCES // plan.deployment.dp)
+                budget = max(budget, _TOKENS)
+            known = build_table(plan, sequences, longest, width, budget)
         _known[key] = plan, weakref.ref(known)
     _latest.pop(key, None)
     _latest[key] = known
@@ -270,6 +272,7 @@ _known: dict[Hashable, tuple[Plan, weakref.ref[StepTable]]] = {}
 """By what the times depend on; the plan keeps the objects alive that the key names by their identity."""
 _latest: dict[Hashable, StepTable] = {}
 _KEPT, _WATCHED = 16, 1024
+_SEQUENCES, _TOKENS = 512, 16_384  # of all attention replicas, and of a step of one, for which a table is made at least
 
 
 def limits_of(predictor: Predictor, chosen: Scheduler, longest: float) -> Limits:
