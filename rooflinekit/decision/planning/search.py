@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from itertools import combinations, groupby, product
+from heapq import heapify, heappop, heappush
+from itertools import chain, combinations, groupby, product
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -622,19 +623,19 @@ def _disaggregated(question: PlanQuestion, laid_out: list[Replica], found: Found
             continue
         kinds.setdefault(tuple(replica.scenario.get(key) for key in ("engine", "weights", "kv")), []).append(replica)
     for kind, laid in kinds.items():
-        own = {role: [_suited(question, each, role, found) for each in laid] for role in ("prefill", "decode")}
+        pools = [_fewest(question, laid, role, found) for role in ("prefill", "decode")]
         name, rank = f"{laid[0].gpu} prefill and decode pools, {kind[0]}", question.tariff.rank
         known = [] if question.tariff.saves else [*map(rank, _known(question, laid[0], found))]
         small = Part(question.bearer(laid[0]), Ability(1.0, ()), 1, question.reserve)
         least = [small, small]  # two pools are two replicas at least
         if not known or rank(Option("disaggregated", (small, small))) <= min(known):
-            least = [_fewest(question, each, role)[0][1] for role, each in own.items()]
+            least = [*map(next, pools)]
         if known and rank(Option("disaggregated", tuple(least))) > min(known):
             found.refused.append(Refusal(name, "full engines would cost more than a fleet that is known"))
             continue
-        prefill = _cheapest_pool(question, own["prefill"], "prefill")
+        prefill = _cheapest_pool(question, chain(least[:1], pools[0]))
         late = (laid[0] if prefill is None else prefill.replica).link_seconds(question.demand)
-        decode = _cheapest_pool(question, own["decode"], "decode", late)
+        decode = _cheapest_pool(question, chain(least[1:], pools[1]), late)
         yield _Pools(kind, prefill, decode)
         if prefill is None:
             continue
@@ -663,15 +664,27 @@ def _suited(question: PlanQuestion, replica: Replica, role: str, found: Found) -
     return question.bearer(best, role).staffed(demand)
 
 
-def _fewest(question: PlanQuestion, replicas: Sequence[Replica], role: str) -> list[tuple[Replica, Part]]:
-    """Each replica as the smallest pool of a role that full engines would be, the fewest accelerators first."""
-    demand, found = question.demand, []
-    for replica in replicas:
-        bearer = question.bearer(replica, role)
-        full = bearer.curve(demand).loads[-1] * (1.0 - question.reserve.headroom)
-        working = max(math.ceil(demand.peak_load / full - 1e-9), 1)
-        found.append((replica, Part(bearer, Ability(full, ("knee",)), working, question.reserve)))
-    return sorted(found, key=lambda each: each[1].gpus)
+def _fewest(question: PlanQuestion, replicas: Sequence[Replica], role: str, found: Found) -> Iterator[Part]:
+    """Each replica as the smallest pool of a role that full engines would be, the fewest accelerators first.
+
+    None is worked out while one of fewer accelerators than it has itself is before it.
+    """
+    pools: list[tuple[int, int, Part | None]] = [(each.gpus, place, None) for place, each in enumerate(replicas)]
+    heapify(pools)
+    while pools:
+        _, place, pool = heappop(pools)
+        if pool is not None:
+            yield pool
+            continue
+        pool = _full(question, question.bearer(_suited(question, replicas[place], role, found), role))
+        heappush(pools, (pool.gpus, place, pool))
+
+
+def _full(question: PlanQuestion, bearer: Bearer) -> Part:
+    """As few as carry the peak where full engines do."""
+    full = bearer.curve(question.demand).loads[-1] * (1.0 - question.reserve.headroom)
+    working = max(math.ceil(question.demand.peak_load / full - 1e-9), 1)
+    return Part(bearer, Ability(full, ("knee",)), working, question.reserve)
 
 
 def _unlike(question: PlanQuestion, pools: Sequence[_Pools]) -> list[Option]:
@@ -698,26 +711,23 @@ def _unlike(question: PlanQuestion, pools: Sequence[_Pools]) -> list[Option]:
     for option in sorted(pairs, key=rank)[:_PAIRS]:
         prefill, decode = option.parts
         late = prefill.replica.link_seconds(question.demand)
-        part = _cheapest_pool(question, [decode.replica], "decode", late)
+        part = _cheapest_pool(question, [_full(question, decode.bearer)], late)
         whole = part and _whole_request(question, Option("disaggregated", (prefill, part)))
         sized += [whole] if whole else []
     return sorted(sized, key=rank)[:1]
 
 
-def _cheapest_pool(
-    question: PlanQuestion, replicas: Sequence[Replica], role: str, transfer: float = 0.0
-) -> Part | None:
-    """The pool of fewest accelerators; of equals the one with more to spare."""
+def _cheapest_pool(question: PlanQuestion, pools: Iterable[Part], transfer: float = 0.0) -> Part | None:
+    """The pool of fewest accelerators, of those that full engines would be; of equals the one with more to spare."""
     best: Part | None = None
-    for replica, least in _fewest(question, replicas, role):
-        if best and best.deviations == question.deviations and least.gpus > best.gpus:
-            break
-        if (
-            best
-            and best.deviations == question.deviations
-            and question.misses([replica], max(best.gpus // replica.gpus, 1), best.deviations, role, transfer)
-        ):
-            continue
+    for least in pools:
+        replica, role = least.replica, least.role
+        if best and best.deviations == question.deviations:
+            if least.gpus > best.gpus:
+                break
+            fewer = max(best.gpus // replica.gpus, 1)
+            if question.misses([replica], fewer, best.deviations, role, transfer):
+                continue
         part = question.part(replica, role, transfer).confirmed(question.demand, question.slo)
         if part.working and (best is None or _pool_rank(part) < _pool_rank(best)):
             best = part
