@@ -387,35 +387,42 @@ def _known(question: PlanQuestion, base: Replica, found: Found) -> list[Option]:
     return [each for each in found.options if _kind(each.parts[0].replica) == _kind(base) and each.deviations >= least]
 
 
-def _beaten(question: PlanQuestion, base: Replica, found: Found) -> bool:
-    """Whether each fleet of these replicas that would cost less than what is known misses an objective by far.
+def _fewer(question: PlanQuestion, base: Replica, found: Found) -> dict[float, int]:
+    """The most of these replicas that would cost less than what is known, at each place of the interval that counts.
 
-    At expected times and at the confidence asked for, with each draft and exchange of experts, and without. As many
-    replicas that miss at expected times are not surer.
+    These are expected times and the confidence asked for. Nothing where no fleet is known that they have to beat.
     """
     demand, rank = question.demand, question.tariff.rank
-    sure = _sureness(question, base)
     own = [each for each in _known(question, base, found) if each.kind == "aggregated"]
     if not own or demand.closed or demand.prefixes is not None or question.tariff.saves is not None or question.course:
-        return False  # over time another fleet than that of the peak may win
+        return {}  # over time another fleet than that of the peak may win
     one = Part(question.bearer(base), Ability(1.0, ()), 1, question.reserve)
+    return {
+        deviations: bisect_left(
+            range(1, _CLUSTER // base.gpus + 1),
+            min(rank(found.sized(each, question, deviations)) for each in own),
+            key=lambda working: rank(Option("aggregated", (replace(one, working=working),))),
+        )
+        for deviations in (0.0, _sureness(question, base))
+    }
+
+
+def _beaten(question: PlanQuestion, base: Replica, fewer: Mapping[float, int], found: Found) -> bool:
+    """Whether so few replicas miss an objective by far, with each draft and exchange of experts, and without.
+
+    As many replicas that miss at expected times are not surer.
+    """
     known: dict[int, list[Replica]] = {-1: question.ends(base)}
     others = (*question.space.drafts, *(EXCHANGES if base.scenario.get("ep", 1) > 1 else ()))
     seen = 0
-    for deviations in (0.0, sure):
-        same = (found.sized(each, question, deviations) for each in own)
-        fewer = bisect_left(
-            range(1, _CLUSTER // base.gpus + 1),
-            min(map(rank, same)),
-            key=lambda working: rank(Option("aggregated", (replace(one, working=working),))),
-        )
-        for place in range(-1, len(others) if fewer > seen else -1):
+    for deviations, working in fewer.items():
+        for place in range(-1, len(others) if working > seen else -1):
             if place not in known:
                 replica = _changed(question, base, others[place], found)
                 known[place] = question.ends(replica) if replica else []
-            if not question.misses(known[place], fewer, deviations):
+            if not question.misses(known[place], working, deviations):
                 return False
-        seen = fewer
+        seen = working
     return True
 
 
@@ -479,8 +486,12 @@ def _aggregated(question: PlanQuestion, base: Replica, found: Found) -> Replica 
 
     The one that bears most is returned; None where full engines would cost more than what is known.
     """
-    name, base = _name(base.gpu, base.scenario), question.bearer(base).staffed(question.demand)
-    if _beaten(question, base, found):
+    name, fewer = _name(base.gpu, base.scenario), _fewer(question, base, found)
+    beaten = bool(fewer) and not any(fewer.values())  # not one would cost less
+    if not beaten:
+        base = question.bearer(base).staffed(question.demand)
+        beaten = bool(fewer) and _beaten(question, base, fewer, found)
+    if beaten:
         found.refused.append(Refusal(name, "as few as would cost less than a fleet that is known miss the objectives"))
         return None
     best = settled(question, base, found)
