@@ -347,9 +347,8 @@ def play(  # noqa: PLR0913 - a load, and who reads what is written down
     requests = len(clients.isl)
     if compiled.worth_it(requests, all(_compiled_table(each) is not None for each in tables)):
         state = new_state(rules, requests, seed, encoders, room, numpy_arrays())
-        play_on = compiled.begun(
-            compiled.as_arrays(clients), compiled.as_arrays(rules), *map(_as_compiled, tables), state
-        )
+        own, half = map(_as_compiled, tables)
+        play_on = compiled.begun(compiled.as_arrays(clients), compiled.as_arrays(rules), own, half, state)
     else:
         state = new_state(rules, requests, seed, encoders, room)
         c, k, s = quick(clients), quick(rules), quick(state)

@@ -62,7 +62,7 @@ def numpy_arrays() -> Makers:
         flags=lambda n: np.zeros(n, np.bool_),
         rows=lambda n, length: np.zeros((n, length), np.int64),
         number_rows=lambda n, length: np.zeros((n, length)),
-        draws=lambda seed, n: first_draw(seed % (MODULUS - 1), np.arange(1, n + 1)),  # all below 2⁶³
+        draws=lambda seed, n: first_draw(seed % (MODULUS - 1), cast(int, np.arange(1, n + 1))),  # all below 2⁶³
     )
 
 
