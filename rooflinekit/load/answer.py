@@ -540,7 +540,7 @@ def _decode_ends(plan: Plan, context: float) -> tuple[list[float], list[float]]:
 
 @once
 def _round_ends(predictor: Predictor, context: float, most: str) -> tuple[list[float], list[float]]:
-    """Ends of the interval of rounds of a draft, of 1, 2, … sequences of an attention replica, over what is expected."""
+    """Ends of the interval of rounds of 1, 2, … sequences of an attention replica, with a draft, over expected."""
     batch = np.arange(1.0, int(most) + 1.0) * predictor.plan.deployment.dp
     step = predictor.decode_step(Workload(batch, context, 2.0, context=context))
     low, high = ((end / step.expected * np.ones(len(batch))).tolist() for end in (step.low, step.high))

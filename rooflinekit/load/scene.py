@@ -241,8 +241,9 @@ def kept_table(plan: Plan, sequences: int, longest: int, width: int = 1, budget:
     """A step table of at least this size; those of the latest few plans are kept, and others while one plays on them.
 
     Plans whose steps take the same times share one: front ends, token budgets and limits of sequences may differ. So
-    its `budget` is none of theirs, its `graph_tokens` are those of whoever came first, and it is larger than asked for. Steps whose halves take turns are, as long as they
-    are short, those of the plan that does not divide them.
+    its `budget` is none of theirs, and its `graph_tokens` are those of whoever came first; it reaches further than is
+    asked for. Steps whose halves take turns are, as long as they are short, those of the plan that does not divide
+    them.
     """
     usual, size = one_step(plan), (sequences, longest, width, budget)
     own = (sequences, budget) if plan.lanes > 1 else ()  # the busiest stage is that of one size

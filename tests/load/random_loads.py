@@ -170,7 +170,7 @@ def state_of(load: Load, make: Makers = LISTS) -> State:
     return new_state(rules_of(load), len(load.arrivals), load.seed, load.encoders[0], load.room, make)
 
 
-def begun(c, k, t, h, s):  # noqa: PLR0917
+def begun(c, k, t, h, s):
     """Start a load; what plays it on."""
     loop.start(c, k, s)
     return partial(loop.play, c, k, t, h, s)

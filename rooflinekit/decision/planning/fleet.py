@@ -216,9 +216,7 @@ class Bearer:
         """The load itself, as it is played."""
         return self.curve(demand).play(load)
 
-    def feel(
-        self, demand: Demand, load: float, exact: bool = False, known: bool = False, surely: bool = True
-    ) -> Felt:
+    def feel(self, demand: Demand, load: float, exact: bool = False, known: bool = False, surely: bool = True) -> Felt:
         """The latencies at this load; between two rungs of the curve unless `exact`, which plays the load itself.
 
         known: between what has been played, however far that is; surely: whether their intervals are worked out.
