@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rooflinekit as rk
+from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.load.scene import Scheduler, drafting_of, usual_rounds
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.speculation import SpeculativePredictor, _copied_layer, attached_head, speculate
 from rooflinekit.model.step import make_plan
@@ -368,3 +370,19 @@ def test_a_named_draft_is_simulated_as_it_is_estimated(load):
     assert [watched.ttft_ms.mean, watched.tpot_ms.mean] == pytest.approx([found.ttft_ms, found.tpot_ms], rel=1e-12)
     with pytest.raises(InputError, match="draft and draft_ms exclude each other"):
         rk.simulate("llama-3.1-8b", draft_ms=2.0, **asked)
+
+
+def test_rounds_of_other_limits_are_those_of_the_same_draft():
+    """Limits of an engine change no round, other accelerators do: what is shared equals what each says itself."""
+    draft = Speculation.read({"draft": "eagle3", "draft_tokens": 3})
+    few, many, other = (
+        resolve("llama-3.3-70b", "h100-sxm", read_deployment(given), None, draft).predictor
+        for given in ({"tp": 4, "max_num_seqs": 64}, {"tp": 4, "max_num_seqs": 128}, {"tp": 8})
+    )
+    assert usual_rounds(few) is usual_rounds(many) is not usual_rounds(other)
+    for own in (few, many, other):
+        seconds = drafting_of(own, Scheduler(), 40, 1000.0, 200.0).seconds
+        assert seconds[0] == 0.0
+        for sequences in (1, 7, 40):
+            alone = own.draft_time(Workload(float(sequences), 1000.0, 200.0), 1100.0)
+            assert seconds[sequences] == pytest.approx(float(alone), rel=1e-12)

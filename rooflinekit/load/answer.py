@@ -12,7 +12,7 @@ from rooflinekit.load.arrivals import ClosedLoop, Drawn, Gamma, Process, Request
 from rooflinekit.load.law import full_rate, in_flight
 from rooflinekit.load.lengths import Length, cv
 from rooflinekit.load.played import Played, Sample, play, standard_errors
-from rooflinekit.load.scene import Scene, Scheduler, scene_of
+from rooflinekit.load.scene import Scene, Scheduler, counts_upto, scene_of, usual_rounds
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.serving.energy import LoadPower, Run, TokenEnergy, run_power, token_energy
 from rooflinekit.model.serving.flight import InFlight
@@ -340,11 +340,15 @@ class LoadPlay:
             return self.predictor.decode_step(Workload(batch, self.asked.isl.mean, 2.0, context=context))
         return _decode_step(self.scene.shared.plan or self.predictor.plan, own, context)
 
-    @property
+    @cached_property
     def step_ends(self) -> tuple[tuple[float, float], tuple[float, float]]:
         """Ends of the interval of a decode step, between powers of two of sequences, and of a prompt, over expected."""
         plan, (own, context) = self.scene.shared.plan, self.decoding
-        if self.scene.drafting.tokens or plan is None:
+        if self.scene.drafting.tokens:
+            most = counts_upto(max(-(-self.scene.limits.max_num_seqs // self.predictor.plan.deployment.dp), int(own)))
+            low, high = (end[int(own) - 1] for end in _round_ends(usual_rounds(self.predictor), context, most))
+            return (low, high), _ends_of(self.prompt)
+        if plan is None:
             return _ends_of(self.decode), _ends_of(self.prompt)
         low, high = (float(np.interp(own, _POWERS, end)) for end in _decode_ends(plan, context))
         return (low, high), _ends_of(_lone_prompt(plan, *self._own_prompt))
@@ -536,6 +540,15 @@ def _decode_ends(plan: Plan, context: float) -> tuple[list[float], list[float]]:
     """Ends of the interval of decode steps of `_POWERS` sequences, over what is expected."""
     step = plan.time(Batch.decode(np.array(_POWERS), context))
     low, high = ((end / step.expected * np.ones(len(_POWERS))).tolist() for end in (step.low, step.high))
+    return low, high
+
+
+@once
+def _round_ends(predictor: Predictor, context: float, most: str) -> tuple[list[float], list[float]]:
+    """Ends of the interval of rounds of 1, 2, … sequences of an attention replica, with a draft, over expected."""
+    batch = np.arange(1.0, int(most) + 1.0) * predictor.plan.deployment.dp
+    step = predictor.decode_step(Workload(batch, context, 2.0, context=context))
+    low, high = ((end / step.expected * np.ones(len(batch))).tolist() for end in (step.low, step.high))
     return low, high
 
 

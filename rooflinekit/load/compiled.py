@@ -13,7 +13,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -260,16 +260,17 @@ def _unkept() -> ModuleType:
 # --- what others call -------------------------------------------------------------------------------------------------
 
 
-def start(c: Clients, k: Rules, s: State) -> None:
-    """Do what `loop.start` does; all arrays are NumPy's."""
-    words = _words(c), _words(k), _words(s)
-    _functions()["start"](*(each.ctypes.data for each in words))
-
-
-def play(c: Clients, k: Rules, t: Table, h: Table, s: State) -> bool:
-    """Do what `loop.play` does; all arrays are NumPy's.
+def begun(c: Clients, k: Rules, t: Table, h: Table, s: State) -> Callable[[], bool]:
+    """Do what `loop.start` does; the function that comes back does what `loop.play` does. All arrays are NumPy's.
 
     Raises MissingExtraError without numba.
     """
-    words = _words(c), _words(k), _words(t), _words(h), _words(s)
+    records = c, k, t, h, s
+    words = [_words(each) for each in records]
+    _functions()["start"](*(words[place].ctypes.data for place in (0, 1, 4)))
+    return partial(_played_on, words, records)
+
+
+def _played_on(words: list[Any], records: tuple[Clients, Rules, Table, Table, State]) -> bool:
+    """Play on; the arrays of the records, whose addresses the words have, live as long."""
     return bool(_functions()["play"](*(each.ctypes.data for each in words)))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -46,7 +46,8 @@ class LoadCurve:
 
     asked: the load, of which the rate or the users vary; most: users of a closed loop at most; scheduler: replicas and
     their router, which the rate is multiplied with; settled: requests of each user that come before those that count;
-    longest: tokens of requests of other curves, with which this one shares its step table.
+    longest: tokens of requests of other curves, with which this one shares its step table; scenes: those of curves of
+    this deployment, which share one where only the arrivals are others.
     """
 
     predictor: Predictor
@@ -55,6 +56,7 @@ class LoadCurve:
     most: int = 1
     settled: int = 0
     longest: int = 0
+    scenes: dict[Hashable, Scene] = field(default_factory=dict, repr=False, compare=False)
     _plays: dict[float, LoadPlay] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -70,7 +72,11 @@ class LoadCurve:
     @cached_property
     def scene(self) -> Scene:
         """The scene on which all loads are played."""
-        return scene_for(self.predictor, self.asked, self.scheduler, self.longest)
+        asked = self.asked
+        key = self.scheduler, self.longest, asked.typical, asked.longest, asked.isl.mean
+        if key not in self.scenes:
+            self.scenes[key] = scene_for(self.predictor, asked, self.scheduler, self.longest)
+        return self.scenes[key]
 
     @cached_property
     def loads(self) -> tuple[float, ...]:

@@ -347,10 +347,8 @@ def play(  # noqa: PLR0913 - a load, and who reads what is written down
     requests = len(clients.isl)
     if compiled.worth_it(requests, all(_compiled_table(each) is not None for each in tables)):
         state = new_state(rules, requests, seed, encoders, room, numpy_arrays())
-        told = compiled.as_arrays(clients), compiled.as_arrays(rules)
         own, half = map(_as_compiled, tables)
-        compiled.start(*told, state)
-        play_on = partial(compiled.play, *told, own, half, state)
+        play_on = compiled.begun(compiled.as_arrays(clients), compiled.as_arrays(rules), own, half, state)
     else:
         state = new_state(rules, requests, seed, encoders, room)
         c, k, s = quick(clients), quick(rules), quick(state)

@@ -26,6 +26,7 @@ from rooflinekit.model.types.late import np
 from rooflinekit.model.types.speculation import expected_tokens
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs.engines import caches_prefixes
+from rooflinekit.specs.files import once
 
 _LONGEST = 1 << 20  # tokens up to which step times are tabulated; beyond, the last slope goes on
 _SHORTEST = 1 << 12  # tokens up to which step times are tabulated at least
@@ -146,7 +147,7 @@ class Scene:
     router: str
     seed: int
 
-    @property
+    @cached_property
     def rules(self) -> Rules:
         """Rules in the form of the loop."""
         encoders = self.front.encoders
@@ -173,11 +174,19 @@ class Scene:
         """Step times as the loop has them, those of the draft included."""
         own, half = self.shared.arrays
         own = own._replace(budget=self.limits.token_budget, graph_tokens=self.graph_tokens)
+<<<<<<< HEAD
         if not self.drafting.tokens:
             return own, half
         if self.drafting.prompt:
             own, half = (each._replace(encoded=_encoded(each, self.drafting.prompt)) for each in (own, half))
         return own._replace(drafting=list(self.drafting.seconds)), half
+=======
+        if self.drafting.tokens and self.drafting.prompt:
+            own, half = (_with_prompts(each, self.drafting.prompt) for each in (own, half))
+        if self.drafting.tokens:
+            own = own._replace(drafting=list(self.drafting.seconds))
+        return own, half if own.halved else own
+>>>>>>> planspeed
 
     def clients(self, drawn: Drawn, users: int | None, warmup: int, cached: float = 0.0, prompts: int = 0) -> Clients:
         """Clients in the form of the loop; this share of each prompt is in the cache already, but never its last token.
@@ -253,21 +262,23 @@ def kept_table(plan: Plan, sequences: int, longest: int, width: int = 1, budget:
     """A step table of at least this size; those of the latest few plans are kept, and others while one plays on them.
 
     Plans whose steps take the same times share one: front ends, token budgets and limits of sequences may differ. So
-    its `budget` and `graph_tokens` are those of whoever came first. Steps whose halves take turns are, as long as they
-    are short, those of the plan that does not divide them.
+    its `budget` is none of theirs, and its `graph_tokens` are those of whoever came first; it reaches further than is
+    asked for. Steps whose halves take turns are, as long as they are short, those of the plan that does not divide
+    them.
     """
     usual, size = one_step(plan), (sequences, longest, width, budget)
     own = (sequences, budget) if plan.lanes > 1 else ()  # the busiest stage is that of one size
-    parts = usual.deployment, frozenset(plan.operations.items()), plan.engine.costs, plan.precision
-    key = longest, width, own, *parts, *map(id, (plan.model, plan.system, plan.calibration))
+    key = longest, width, own, id(plan.model), *_steps_key(plan)
     known = _known[key][1]() if key in _known else None
     if known is None or not known.covers(sequences, max(longest, budget)):
         if plan.deployment.two_batch and plan.lanes == 1:
             undivided = replace(plan, deployment=replace(plan.deployment, two_batch=False))
             known = replace(with_halves(kept_table(undivided, *size), plan), plan=usual)
         else:
-            most = sequences if own else 1 << (sequences - 1).bit_length()
-            known = build_table(plan, most, longest, width, budget)
+            if not own:
+                sequences = max(1 << (sequences - 1).bit_length(), _SEQUENCES // plan.deployment.dp)
+                budget = max(budget, _TOKENS)
+            known = build_table(plan, sequences, longest, width, budget)
         _known[key] = plan, weakref.ref(known)
     _latest.pop(key, None)
     _latest[key] = known
@@ -283,6 +294,44 @@ _known: dict[Hashable, tuple[Plan, weakref.ref[StepTable]]] = {}
 """By what the times depend on; the plan keeps the objects alive that the key names by their identity."""
 _latest: dict[Hashable, StepTable] = {}
 _KEPT, _WATCHED = 16, 1024
+_ROUNDS = 1024  # sequences of an attention replica for which rounds of a draft are worked out at least
+_SEQUENCES, _TOKENS = 512, 16_384  # of all attention replicas, and of a step of one, for which a table is made at least
+
+
+def _steps_key(plan: Plan) -> tuple[Hashable, ...]:
+    """What the times of steps depend on but for their tokens; some objects by identity, which the plan keeps alive."""
+    parts = one_step(plan).deployment, frozenset(plan.operations.items()), plan.engine.costs, plan.precision
+    return *parts, plan.model.depth, id(plan.system), id(plan.calibration)
+
+
+def usual_rounds(predictor: Predictor) -> SpeculativePredictor:
+    """The first predictor whose rounds of decoding take the same times: limits of its engine may differ."""
+    assert isinstance(predictor, SpeculativePredictor)  # asked only where there is a draft
+    draft = predictor.draft
+    plans = [_steps_key(each) for each in (predictor.plan, draft.first, draft.later) if each is not None]
+    key = *plans, draft.first is None, draft.choice.draft_tokens, draft.choice.verified, draft.catch_up
+    known = _rounds.pop(key, predictor)
+    _rounds[key] = known
+    if len(_rounds) > _KEPT:
+        del _rounds[next(iter(_rounds))]
+    return known
+
+
+_rounds: dict[Hashable, SpeculativePredictor] = {}
+
+
+def counts_upto(most: int) -> str:
+    """The number up to which rounds are worked out, so that deployments with other limits share them."""
+    return str(max(1 << (most - 1).bit_length(), _ROUNDS))
+
+
+@once
+def _draft_seconds(predictor: SpeculativePredictor, isl: float, context: float, most: str) -> list[float]:
+    """Times that drafting adds to rounds of 1, 2, … sequences of each attention replica [s]."""
+    counts = np.arange(1.0, int(most) + 1.0) * predictor.plan.deployment.dp
+    each = predictor.draft_time(Workload(counts, isl, 2.0), context)
+    seconds: list[float] = np.broadcast_to(np.asarray(each, float), int(most)).tolist()
+    return seconds
 
 
 def limits_of(predictor: Predictor, chosen: Scheduler, longest: float) -> Limits:
@@ -338,8 +387,9 @@ def drafting_of(predictor: Predictor, chosen: Scheduler, most: int, isl: float, 
     if not isinstance(predictor, SpeculativePredictor):
         return Drafting()
     choice = predictor.draft.choice
-    each = predictor.draft_time(Workload(np.arange(1.0, most + 1.0), isl, osl), isl + osl / 2.0)
-    seconds = np.broadcast_to(np.asarray(each, float), most).tolist()
+    dp = predictor.plan.deployment.dp
+    each = _draft_seconds(usual_rounds(predictor), isl, isl + osl / 2.0, counts_upto(-(-most // dp)))
+    seconds = [each[-(-count // dp) - 1] for count in range(1, most + 1)]
     rates = tuple(choice.acceptance[min(place, len(choice.acceptance) - 1)] for place in range(choice.draft_tokens))
     prompt = float(predictor.draft.prefill(Batch.prefill(1.0, max(isl, 1.0))).expected)
     return Drafting(choice.draft_tokens, choice.verified, rates, (0.0, *seconds), prompt)

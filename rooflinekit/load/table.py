@@ -21,11 +21,11 @@ of a half without its exchanges; the exchanges are a floor under their sum, max(
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from rooflinekit.load.arrays import Table
 from rooflinekit.load.loop import run_time, step_time, tokens_time
@@ -395,13 +395,15 @@ class _Parts:
         }
         plan = replace(plan, operations={op: n for op, n in plan.operations.items() if op not in self.images})
         self.launched = plan
-        keyed = {op: count for op, count in plan.operations.items() if _by_keys(plan, op)}
+        kinds = _kinds(plan)
+        keyed = {op: count for op, count in plan.operations.items() if kinds[op].keyed}
         plan = replace(plan, operations={op: n for op, n in plan.operations.items() if op not in keyed})
-        phased, sampling, together = _split(plan)
+        phased = {op: count for op, count in plan.operations.items() if kinds[op].phased}
+        sampling = {op: count for op, count in plan.operations.items() if kinds[op].sampled}
         self.plan, self.width = plan, width
         hosted, alone = (replace(plan.engine, costs=each) for each in (replace(costs, launch=0.0), bare))
         others = {op: count for op, count in plan.operations.items() if op not in phased}
-        joint = {op: count for op, count in others.items() if op in together}
+        joint = {op: count for op, count in others.items() if kinds[op].joint}
         rest = {op: count for op, count in others.items() if op not in joint and op not in sampling}
         self.whole = replace(plan, engine=hosted)
         self.others = replace(self.whole, operations=others)
@@ -410,7 +412,7 @@ class _Parts:
         self.by_phase = replace(plan, operations=phased, engine=alone)
         self.by_rows = replace(plan, operations=sampling, engine=alone)
         self.by_keys = replace(plan, operations=keyed, engine=alone)
-        self.switching = plan.deployment.cp > 1 or _switches(replace(plan, operations=rest | sampling | phased))
+        self.switching = plan.deployment.cp > 1 or any(kinds[op].switched for op in rest | sampling | phased)
 
     def time(self, plan: Plan, batch: Batch) -> Array:
         """Time of some of the operations, as an array of the batch's shape [s]."""
@@ -606,50 +608,63 @@ def _grid(last: float, first: float = 1.0, ratio: float = _RATIO, fine: float = 
     return points if len(points) > 1 else [first, first + 1.0]
 
 
-def _split(plan: Plan) -> tuple[dict[Operation, int], dict[Operation, int], frozenset[Operation]]:
-    """The operations that run by phase, those that work on sampled rows only, and those that see all replicas' tokens.
+class _Kind(NamedTuple):
+    """How an operation shows in its launches.
 
-    Each as it shows in its launches; the last are none of the others.
+    keyed: it works on the keys of all prompts together, new and old alike, and on nothing of other sequences. phased:
+    it runs by phase; sampled: on sampled rows only; joint: on the tokens of all replicas; at most one of these four is
+    true. switched: an exchange that prompts change, so that the same tokens take another launch without them.
     """
-    prompt, token = Sequences(1.0, 8.0, 8.0, 1.0), Sequences(2.0, 1.0, 8.0, 1.0)
-    launches = partial(_launches, plan)
 
-    def by_phase(op: Operation) -> bool:
-        kinds = (Batch(prompt), Batch(None, token), Batch(prompt, token))
-        return len({len(launches(op, batch)) for batch in kinds}) > 1
-
-    def by_rows(op: Operation) -> bool:
-        same = launches(op, Batch(prompt)) == launches(op, Batch(replace(prompt, new=16.0)))
-        return same and launches(op, Batch(prompt)) != launches(op, Batch(replace(prompt, sampled=2.0)))
-
-    def together(op: Operation) -> bool:
-        return plan.deployment.dp > 1 and launches(op, Batch(prompt)) != launches(op, Batch(prompt, filled=0.5))
-
-    phased = {op: count for op, count in plan.operations.items() if by_phase(op)}
-    others = {op: count for op, count in plan.operations.items() if op not in phased}
-    sampling = {op: count for op, count in others.items() if by_rows(op)}
-    return phased, sampling, frozenset(op for op in others if op not in sampling and together(op))
+    keyed: bool = False
+    phased: bool = False
+    sampled: bool = False
+    joint: bool = False
+    switched: bool = False
 
 
-def _switches(plan: Plan) -> bool:
-    """True if prompts change a kernel that works on all tokens: the same tokens take another without them."""
-    same = Sequences(8.0, 1.0, 8.0, 1.0)
-    kinds = Batch(same), Batch(None, same)
-    exchanging = [op for op in plan.operations if isinstance(op, Exchange)]
-    return any(_launches(plan, op, kinds[0]) != _launches(plan, op, kinds[1]) for op in exchanging)
+def _kinds(plan: Plan) -> dict[Operation, _Kind]:
+    """The kind of every operation; kept by what launches depend on but for the operation."""
+    key = plan.deployment, plan.precision, plan.engine.costs, plan.token_budget
+    known = _sorted.pop(key, {})
+    _sorted[key] = known
+    if len(_sorted) > _KEPT:
+        del _sorted[next(iter(_sorted))]
+    for op in plan.operations:
+        if op not in known:
+            known[op] = _kind(plan, op)
+    return known
+
+
+_sorted: dict[Hashable, dict[Operation, _Kind]] = {}
+_KEPT = 64  # deployments
+
+
+def _kind(plan: Plan, op: Operation) -> _Kind:
+    launches = partial(_launches, plan, op)
+    prompt, token, same = Sequences(1.0, 8.0, 8.0, 1.0), Sequences(2.0, 1.0, 8.0, 1.0), Sequences(8.0, 1.0, 8.0, 1.0)
+    switched = isinstance(op, Exchange) and launches(Batch(same)) != launches(Batch(None, same))
+    if _by_keys(launches):
+        return _Kind(keyed=True, switched=switched)
+    alone = launches(Batch(prompt))
+    if len({len(alone), len(launches(Batch(None, token))), len(launches(Batch(prompt, token)))}) > 1:
+        return _Kind(phased=True, switched=switched)
+    if alone == launches(Batch(replace(prompt, new=16.0))) and alone != launches(Batch(replace(prompt, sampled=2.0))):
+        return _Kind(sampled=True, switched=switched)
+    joint = plan.deployment.dp > 1 and alone != launches(Batch(prompt, filled=0.5))
+    return _Kind(joint=joint, switched=switched)
 
 
 def _launches(plan: Plan, op: Operation, batch: Batch) -> list[Kernel]:
     return replace(plan, operations={op: 1}).kernels(batch)
 
 
-def _by_keys(plan: Plan, op: Operation) -> bool:
-    """True if it works on the keys of all prompts together, new and old alike, and on nothing of other sequences."""
-    if _launches(plan, op, Batch(None, Sequences(1.0, 1.0, 8.0))):
+def _by_keys(launches: Callable[[Batch], list[Kernel]]) -> bool:
+    if launches(Batch(None, Sequences(1.0, 1.0, 8.0))):
         return False
     alike = Sequences(1.0, 8.0, 60_000.0), Sequences(1.0, 30_008.0, 30_000.0), Sequences(2.0, 4.0, 30_000.0)
-    first, *others = (_launches(plan, op, Batch(prompts)) for prompts in alike)
-    fewer = _launches(plan, op, Batch(Sequences(1.0, 8.0, 50_000.0)))
+    first, *others = (launches(Batch(prompts)) for prompts in alike)
+    fewer = launches(Batch(Sequences(1.0, 8.0, 50_000.0)))
     return first != fewer and all(other == first for other in others)
 
 

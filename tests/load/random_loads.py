@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from random import Random
 
 from rooflinekit.estimation.estimator import resolve
@@ -171,10 +171,16 @@ def state_of(load: Load, make: Makers = LISTS) -> State:
     return new_state(rules_of(load), len(load.arrivals), load.seed, load.encoders[0], load.room, make)
 
 
-def played(c, k, t, h, s, module=loop) -> State:  # noqa: PLR0917
+def begun(c, k, t, h, s):
+    """Start a load; what plays it on."""
+    loop.start(c, k, s)
+    return partial(loop.play, c, k, t, h, s)
+
+
+def played(c, k, t, h, s, begin=begun) -> State:  # noqa: PLR0917
     """Play to the end; where the log is full it is emptied."""
-    module.start(c, k, s)
-    while not module.play(c, k, t, h, s):
+    play_on = begin(c, k, t, h, s)
+    while not play_on():
         s.counts[ROWS] = s.counts[GAPS] = 0
     return s
 

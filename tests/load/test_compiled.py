@@ -22,7 +22,7 @@ def differing(load):
     each = clients_of(load), rules_of(load), *tables_of(load)
     plain = lists(played(*each, state_of(load)))
     arrays = [compiled.as_arrays(one) for one in each]
-    fast = lists(played(*arrays, state_of(load, numpy_arrays()), compiled))
+    fast = lists(played(*arrays, state_of(load, numpy_arrays()), compiled.begun))
     return [name for name, value in plain.items() if value != fast[name]]
 
 
@@ -44,9 +44,9 @@ def test_lists_and_wrong_arrays_are_refused_before_they_are_read():
     records = clients_of(load), rules_of(load), *tables_of(load)
     c, k, t, h = (compiled.as_arrays(each) for each in records)
     with pytest.raises(TypeError, match=r"State\.sent is no NumPy array"):
-        compiled.play(c, k, t, h, state_of(load))
+        compiled.begun(c, k, t, h, state_of(load))
     with pytest.raises(TypeError, match=r"Clients\.isl is not 1-dimensional <i8 in C order"):
-        compiled.start(c._replace(isl=c.isl.astype("i4")), k, state_of(load, numpy_arrays()))
+        compiled.begun(c._replace(isl=c.isl.astype("i4")), k, t, h, state_of(load, numpy_arrays()))
 
 
 @needs_numba

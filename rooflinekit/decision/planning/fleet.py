@@ -14,7 +14,7 @@ step.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cache, partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from rooflinekit.load.curve import LoadCurve
 from rooflinekit.load.law import full_rate
 from rooflinekit.load.lengths import Fixed, cv
 from rooflinekit.load.played import Sample
-from rooflinekit.load.scene import Scheduler
+from rooflinekit.load.scene import Scene, Scheduler
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.serving.flight import InFlight, slots
 from rooflinekit.model.types.batch import Batch
@@ -66,6 +66,7 @@ class Replica:
     room: float
     kept: Kept | None = None
     _curves: dict[Any, tuple[Any, LoadCurve]] = field(default_factory=dict, repr=False, compare=False)
+    _scenes: dict[Hashable, Scene] = field(default_factory=dict, repr=False, compare=False)
     _samples: dict[object, Samples] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -137,7 +138,7 @@ class Replica:
                 router=demand.router if several > 1 else "round-robin",
             )
             settled = _SETTLED if demand.closed else 0
-            self._curves[key] = law, LoadCurve(self.predictor, asked, chosen, most, settled, longest)
+            self._curves[key] = law, LoadCurve(self.predictor, asked, chosen, most, settled, longest, self._scenes)
         return self._curves[key][1]
 
     def retuned(self, setting: dict[str, Any], demand: Demand) -> Replica:
@@ -215,10 +216,10 @@ class Bearer:
         """The load itself, as it is played."""
         return self.curve(demand).play(load)
 
-    def feel(self, demand: Demand, load: float, exact: bool = False, known: bool = False) -> Felt:
+    def feel(self, demand: Demand, load: float, exact: bool = False, known: bool = False, surely: bool = True) -> Felt:
         """The latencies at this load; between two rungs of the curve unless `exact`, which plays the load itself.
 
-        known: between what has been played, however far that is.
+        known: between what has been played, however far that is; surely: whether their intervals are worked out.
         """
         curve = self.curve(demand)
         if exact:
@@ -228,7 +229,7 @@ class Bearer:
             named = demand.classes if isinstance(demand, Mix) else ()
             return replace(beyond, classes={each.name: beyond for each in named})
         low, high, share = curve.between(load, known)
-        felt = _felt(low, share, high, _between(self._samples(low), self._samples(high), share))
+        felt = _felt(low, share, high, _between(self._samples(low), self._samples(high), share), surely)
         if not isinstance(demand, Mix):
             return felt
         classes = enumerate(demand.classes)
@@ -341,10 +342,12 @@ def _between(low: Samples, high: Samples, share: float) -> Callable[[str, float 
     return read
 
 
-def _felt(low: LoadPlay, share: float, high: LoadPlay, read: Callable[[str, float | None], float]) -> Felt:
+def _felt(
+    low: LoadPlay, share: float, high: LoadPlay, read: Callable[[str, float | None], float], surely: bool
+) -> Felt:
     """What is between two plays: whether it can be sustained, and how far its times may err."""
     stable = low.stable and (share == 0.0 or high.stable)
-    if low.predictor.plan.calibration is None:
+    if low.predictor.plan.calibration is None or not surely:
         return Felt(read, stable)
     ends = {}
     for metric, span in _spans(low).items():

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from itertools import combinations, groupby, product
+from heapq import heapify, heappop, heappush
+from itertools import chain, combinations, groupby, product
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -195,28 +196,36 @@ class PlanQuestion:
             return part
         return Part.of(bearer, self.demand, self.slo, self.reserve, 0.0)
 
-    def misses(self, replica: Replica, working: int, deviations: float, role: str = "serve", link: float = 0.0) -> bool:
-        """Whether so few of these replicas miss an objective by far, with the engine's and with the smallest settings.
+    def ends(self, replica: Replica) -> list[Replica]:
+        """The replica with the engine's settings and with the smallest, where it has room."""
+        smallest = {
+            "token_budget": min(self.space.token_budgets or BUDGETS),
+            "max_num_seqs": min(self.space.max_num_seqs or SEQUENCES),
+        }
+        try:
+            return [replica, replica.retuned(smallest, self.demand)]
+        except DoesNotFitError:
+            return [replica]
+
+    def misses(
+        self, replicas: Sequence[Replica], working: int, deviations: float, role: str = "serve", link: float = 0.0
+    ) -> bool:
+        """Whether so few replicas miss an objective by far, with each of several settings: those of `ends`.
 
         Each is played once, at the load of so few, and steps are at least as slow as that; what lies between both
         settings is not as far from either as an objective is missed.
         """
         seen = self.demand.seen(working)
         load = self.demand.peak_load / (working * (1.0 - self.reserve.headroom))
-        smallest = {
-            "token_budget": min(self.space.token_budgets or BUDGETS),
-            "max_num_seqs": min(self.space.max_num_seqs or SEQUENCES),
-        }
-        for setting in ({}, smallest) if role == "serve" else ({},):
-            try:
-                bearer = self.bearer(replica.retuned(setting, self.demand) if setting else replica, role, link)
-            except DoesNotFitError:
-                continue
+        own = [each for each in self.slo if role == "serve" or each.metric == _BEGINS[role]]
+        for bearer in (self.bearer(each, role, link) for each in replicas):
             if load >= bearer.knee(seen) * _FULLER:
                 continue
+            felt = bearer.feel(seen, load, exact=True, surely=False)
+            if any(each.value(felt) > _FAR * each.limit for each in own):  # at expected times already
+                continue
             felt = bearer.feel(seen, load, exact=True)
-            own = (each for each in self.slo if role == "serve" or each.metric == _BEGINS[role])
-            if felt.stable and all(
+            if all(
                 math.prod(felt.factors(each.metric, deviations)) * each.value(felt) <= _FAR * each.limit for each in own
             ):
                 return False
@@ -378,31 +387,42 @@ def _known(question: PlanQuestion, base: Replica, found: Found) -> list[Option]:
     return [each for each in found.options if _kind(each.parts[0].replica) == _kind(base) and each.deviations >= least]
 
 
-def _beaten(question: PlanQuestion, base: Replica, found: Found) -> bool:
-    """Whether each fleet of these replicas that would cost less than what is known misses an objective by far.
+def _fewer(question: PlanQuestion, base: Replica, found: Found) -> dict[float, int]:
+    """The most of these replicas that would cost less than what is known, at each place of the interval that counts.
 
-    At the confidence asked for and at expected times, with each draft and exchange of experts, and without.
+    These are expected times and the confidence asked for. Nothing where no fleet is known that they have to beat.
     """
     demand, rank = question.demand, question.tariff.rank
-    sure = _sureness(question, base)
     own = [each for each in _known(question, base, found) if each.kind == "aggregated"]
     if not own or demand.closed or demand.prefixes is not None or question.tariff.saves is not None or question.course:
-        return False  # over time another fleet than that of the peak may win
+        return {}  # over time another fleet than that of the peak may win
     one = Part(question.bearer(base), Ability(1.0, ()), 1, question.reserve)
-    known: dict[int, Replica | None] = {-1: base}
-    others = (*question.space.drafts, *(EXCHANGES if base.scenario.get("ep", 1) > 1 else ()))
-    for deviations in {sure, 0.0}:
-        same = (found.sized(each, question, deviations) for each in own)
-        fewer = bisect_left(
+    return {
+        deviations: bisect_left(
             range(1, _CLUSTER // base.gpus + 1),
-            min(map(rank, same)),
+            min(rank(found.sized(each, question, deviations)) for each in own),
             key=lambda working: rank(Option("aggregated", (replace(one, working=working),))),
         )
-        for place in range(-1, len(others) if fewer else -1):
+        for deviations in (0.0, _sureness(question, base))
+    }
+
+
+def _beaten(question: PlanQuestion, base: Replica, fewer: Mapping[float, int], found: Found) -> bool:
+    """Whether so few replicas miss an objective by far, with each draft and exchange of experts, and without.
+
+    As many replicas that miss at expected times are not surer.
+    """
+    known: dict[int, list[Replica]] = {-1: question.ends(base)}
+    others = (*question.space.drafts, *(EXCHANGES if base.scenario.get("ep", 1) > 1 else ()))
+    seen = 0
+    for deviations, working in fewer.items():
+        for place in range(-1, len(others) if working > seen else -1):
             if place not in known:
-                known[place] = _changed(question, base, others[place], found)
-            if (replica := known[place]) and not question.misses(replica, fewer, deviations):
+                replica = _changed(question, base, others[place], found)
+                known[place] = question.ends(replica) if replica else []
+            if not question.misses(known[place], working, deviations):
                 return False
+        seen = working
     return True
 
 
@@ -466,8 +486,12 @@ def _aggregated(question: PlanQuestion, base: Replica, found: Found) -> Replica 
 
     The one that bears most is returned; None where full engines would cost more than what is known.
     """
-    name, base = _name(base.gpu, base.scenario), question.bearer(base).staffed(question.demand)
-    if _beaten(question, base, found):
+    name, fewer = _name(base.gpu, base.scenario), _fewer(question, base, found)
+    beaten = bool(fewer) and not any(fewer.values())  # not one would cost less
+    if not beaten:
+        base = question.bearer(base).staffed(question.demand)
+        beaten = bool(fewer) and _beaten(question, base, fewer, found)
+    if beaten:
         found.refused.append(Refusal(name, "as few as would cost less than a fleet that is known miss the objectives"))
         return None
     best = settled(question, base, found)
@@ -610,19 +634,19 @@ def _disaggregated(question: PlanQuestion, laid_out: list[Replica], found: Found
             continue
         kinds.setdefault(tuple(replica.scenario.get(key) for key in ("engine", "weights", "kv")), []).append(replica)
     for kind, laid in kinds.items():
-        own = {role: [_suited(question, each, role, found) for each in laid] for role in ("prefill", "decode")}
+        pools = [_fewest(question, laid, role, found) for role in ("prefill", "decode")]
         name, rank = f"{laid[0].gpu} prefill and decode pools, {kind[0]}", question.tariff.rank
         known = [] if question.tariff.saves else [*map(rank, _known(question, laid[0], found))]
         small = Part(question.bearer(laid[0]), Ability(1.0, ()), 1, question.reserve)
         least = [small, small]  # two pools are two replicas at least
         if not known or rank(Option("disaggregated", (small, small))) <= min(known):
-            least = [_fewest(question, each, role)[0][1] for role, each in own.items()]
+            least = [*map(next, pools)]
         if known and rank(Option("disaggregated", tuple(least))) > min(known):
             found.refused.append(Refusal(name, "full engines would cost more than a fleet that is known"))
             continue
-        prefill = _cheapest_pool(question, own["prefill"], "prefill")
+        prefill = _cheapest_pool(question, chain(least[:1], pools[0]))
         late = (laid[0] if prefill is None else prefill.replica).link_seconds(question.demand)
-        decode = _cheapest_pool(question, own["decode"], "decode", late)
+        decode = _cheapest_pool(question, chain(least[1:], pools[1]), late)
         yield _Pools(kind, prefill, decode)
         if prefill is None:
             continue
@@ -651,15 +675,27 @@ def _suited(question: PlanQuestion, replica: Replica, role: str, found: Found) -
     return question.bearer(best, role).staffed(demand)
 
 
-def _fewest(question: PlanQuestion, replicas: Sequence[Replica], role: str) -> list[tuple[Replica, Part]]:
-    """Each replica as the smallest pool of a role that full engines would be, the fewest accelerators first."""
-    demand, found = question.demand, []
-    for replica in replicas:
-        bearer = question.bearer(replica, role)
-        full = bearer.curve(demand).loads[-1] * (1.0 - question.reserve.headroom)
-        working = max(math.ceil(demand.peak_load / full - 1e-9), 1)
-        found.append((replica, Part(bearer, Ability(full, ("knee",)), working, question.reserve)))
-    return sorted(found, key=lambda each: each[1].gpus)
+def _fewest(question: PlanQuestion, replicas: Sequence[Replica], role: str, found: Found) -> Iterator[Part]:
+    """Each replica as the smallest pool of a role that full engines would be, the fewest accelerators first.
+
+    None is worked out while one of fewer accelerators than it has itself is before it.
+    """
+    pools: list[tuple[int, int, Part | None]] = [(each.gpus, place, None) for place, each in enumerate(replicas)]
+    heapify(pools)
+    while pools:
+        _, place, pool = heappop(pools)
+        if pool is not None:
+            yield pool
+            continue
+        pool = _full(question, question.bearer(_suited(question, replicas[place], role, found), role))
+        heappush(pools, (pool.gpus, place, pool))
+
+
+def _full(question: PlanQuestion, bearer: Bearer) -> Part:
+    """As few as carry the peak where full engines do."""
+    full = bearer.curve(question.demand).loads[-1] * (1.0 - question.reserve.headroom)
+    working = max(math.ceil(question.demand.peak_load / full - 1e-9), 1)
+    return Part(bearer, Ability(full, ("knee",)), working, question.reserve)
 
 
 def _unlike(question: PlanQuestion, pools: Sequence[_Pools]) -> list[Option]:
@@ -686,26 +722,23 @@ def _unlike(question: PlanQuestion, pools: Sequence[_Pools]) -> list[Option]:
     for option in sorted(pairs, key=rank)[:_PAIRS]:
         prefill, decode = option.parts
         late = prefill.replica.link_seconds(question.demand)
-        part = _cheapest_pool(question, [decode.replica], "decode", late)
+        part = _cheapest_pool(question, [_full(question, decode.bearer)], late)
         whole = part and _whole_request(question, Option("disaggregated", (prefill, part)))
         sized += [whole] if whole else []
     return sorted(sized, key=rank)[:1]
 
 
-def _cheapest_pool(
-    question: PlanQuestion, replicas: Sequence[Replica], role: str, transfer: float = 0.0
-) -> Part | None:
-    """The pool of fewest accelerators; of equals the one with more to spare."""
+def _cheapest_pool(question: PlanQuestion, pools: Iterable[Part], transfer: float = 0.0) -> Part | None:
+    """The pool of fewest accelerators, of those that full engines would be; of equals the one with more to spare."""
     best: Part | None = None
-    for replica, least in _fewest(question, replicas, role):
-        if best and best.deviations == question.deviations and least.gpus > best.gpus:
-            break
-        if (
-            best
-            and best.deviations == question.deviations
-            and question.misses(replica, max(best.gpus // replica.gpus, 1), best.deviations, role, transfer)
-        ):
-            continue
+    for least in pools:
+        replica, role = least.replica, least.role
+        if best and best.deviations == question.deviations:
+            if least.gpus > best.gpus:
+                break
+            fewer = max(best.gpus // replica.gpus, 1)
+            if question.misses([replica], fewer, best.deviations, role, transfer):
+                continue
         part = question.part(replica, role, transfer).confirmed(question.demand, question.slo)
         if part.working and (best is None or _pool_rank(part) < _pool_rank(best)):
             best = part
