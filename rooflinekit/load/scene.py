@@ -174,19 +174,11 @@ class Scene:
         """Step times as the loop has them, those of the draft included."""
         own, half = self.shared.arrays
         own = own._replace(budget=self.limits.token_budget, graph_tokens=self.graph_tokens)
-<<<<<<< HEAD
-        if not self.drafting.tokens:
-            return own, half
-        if self.drafting.prompt:
-            own, half = (each._replace(encoded=_encoded(each, self.drafting.prompt)) for each in (own, half))
-        return own._replace(drafting=list(self.drafting.seconds)), half
-=======
         if self.drafting.tokens and self.drafting.prompt:
-            own, half = (_with_prompts(each, self.drafting.prompt) for each in (own, half))
+            own, half = (each._replace(encoded=_encoded(each, self.drafting.prompt)) for each in (own, half))
         if self.drafting.tokens:
             own = own._replace(drafting=list(self.drafting.seconds))
         return own, half if own.halved else own
->>>>>>> planspeed
 
     def clients(self, drawn: Drawn, users: int | None, warmup: int, cached: float = 0.0, prompts: int = 0) -> Clients:
         """Clients in the form of the loop; this share of each prompt is in the cache already, but never its last token.
