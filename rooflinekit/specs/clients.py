@@ -56,13 +56,13 @@ class ServerFlags:
     """Settings of a server besides its deployment.
 
     kv, activations: formats of the cache and of the inputs of narrow weights, "" for the engine's default;
-    scheduler_recv_interval, stream_interval, api_servers,
-    graph_tokens, batch_wait, max_num_seqs, token_budget, policy, async_scheduling, prefix_caching: as the options of
-    these names, empty for the engine's own; whole_prompt: the budget is at least users + prompt + 64, rounded up to 64; beside: or prompt
-    + so many tokens; tuned: both limits follow from memory and lengths, as trtllm-bench works them out; draft_tokens:
-    that the model's own layers for several tokens (MTP) draft in a row; graph_sizes: to which decode steps are padded;
-    attention_dp: whether each rank of `tp` has its own sequences in attention; tp: of the accelerators that the source
-    counts as `tp`, those that share layers (0: all); the others are stages of a pipeline.
+    scheduler_recv_interval, stream_interval, api_servers, graph_tokens, batch_wait, max_num_seqs, token_budget, policy,
+    async_scheduling, prefix_caching: as the options of these names, empty for the engine's own; whole_prompt: the
+    budget is at least users + prompt + 64, rounded up to 64; beside: or prompt + so many tokens; tuned: both limits
+    follow from memory and lengths, as trtllm-bench works them out; draft_tokens: that the model's own layers for
+    several tokens (MTP) draft in a row; graph_sizes: to which decode steps are padded; attention_dp: whether each rank
+    of `tp` has its own sequences in attention; tp: of the accelerators that the source counts as `tp`, those that share
+    layers (0: all); the others are stages of a pipeline.
     """
 
     when: Conditions
