@@ -15,6 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 from matplotlib.transforms import Affine2D, Bbox
 
+from rooflinekit.report.plots.style import note
+
 _AROUND = tuple(
     (dx, dy)
     for far in (7, 14, 20, 26, 36, 50, 66, 90)
@@ -119,18 +121,8 @@ def along(axes: Axes, label: Label, other: tuple[float, float]) -> None:
 
 
 def _turned(axes: Axes, label: Label, angle: float) -> Annotation:
-    return axes.annotate(
-        label.text,
-        (label.x, label.y),
-        (-2, 3),
-        textcoords="offset points",
-        rotation=angle,
-        rotation_mode="anchor",
-        fontsize=label.size,
-        color=label.color,
-        va="bottom",
-        ha="left",
-    )
+    turned = {"rotation": angle, "rotation_mode": "anchor", "va": "bottom", "ha": "left"}
+    return note(axes, label.text, (label.x, label.y), (-2, 3), fontsize=label.size, color=label.color, **turned)
 
 
 def _covers(axes: Axes, label: Label, angle: float) -> bool:
@@ -158,11 +150,9 @@ def _note(axes: Axes, label: Label, dx: float, dy: float) -> Annotation:
     up = "bottom" if dy > 0 else "top" if dy < 0 else "center"
     thin = {"arrowstyle": "-", "lw": 0.5, "color": label.lead or label.color, "shrinkA": 0.0, "shrinkB": 2.0}
     halo = {"facecolor": axes.get_facecolor(), "alpha": 0.75, "edgecolor": "none", "pad": 0.6}  # legible across lines
-    return axes.annotate(
-        label.text, (label.x, label.y), (dx, dy), textcoords="offset points", ha=across, va=up, fontsize=label.size,
-        color=label.color, bbox=halo, annotation_clip=False, zorder=2.9,
-        arrowprops=thin if abs(dx) + abs(dy) > _FAR else None,
-    )  # fmt: skip
+    look = {"ha": across, "va": up, "fontsize": label.size, "color": label.color, "bbox": halo, "zorder": 2.9}
+    lead = thin if abs(dx) + abs(dy) > _FAR else None
+    return note(axes, label.text, (label.x, label.y), (dx, dy), annotation_clip=False, arrowprops=lead, **look)
 
 
 def end_labels(axes: Axes, labels: Sequence[Label]) -> None:
@@ -181,18 +171,9 @@ def end_labels(axes: Axes, labels: Sequence[Label]) -> None:
     for label, own, height in zip(ordered, heights, places, strict=True):
         behind = max(last - float(axes.transData.transform((label.x, label.y))[0]) / scale, 0.0)
         moved = (abs(height - own) > _MOVED or behind > _MOVED) and bool(label.lead)
-        thin = {"arrowstyle": "-", "lw": 0.6, "color": label.lead, "shrinkA": 0.0, "shrinkB": 2.0}
-        axes.annotate(
-            label.text,
-            (label.x, label.y),
-            (far + behind, height - own),
-            textcoords="offset points",
-            va="center",
-            fontsize=label.size,
-            color=label.color,
-            annotation_clip=False,
-            arrowprops=thin | {"relpos": (0.0, 0.5)} if moved else None,
-        )
+        thin = {"arrowstyle": "-", "lw": 0.6, "color": label.lead, "shrinkA": 0.0, "shrinkB": 2.0, "relpos": (0.0, 0.5)}
+        look = {"fontsize": label.size, "color": label.color, "va": "center", "arrowprops": thin if moved else None}
+        note(axes, label.text, (label.x, label.y), (far + behind, height - own), annotation_clip=False, **look)
 
 
 def _apart(heights: Sequence[float], gap: float, span: tuple[float, float]) -> list[float]:
