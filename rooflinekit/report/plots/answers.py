@@ -67,12 +67,12 @@ def timeline(outcome: Outcome, theme: style.Theme) -> style.Picture:
         "kv_use": ("cache\nin use", theme.tint("cache")),
     }
     replicas = list(rows.groupby("replica"))
-    line = {"lw": 0.9, "drawstyle": "steps-post", "alpha": 1.0 if len(replicas) <= _FEW else 0.4}
+    alpha = 1.0 if len(replicas) <= _FEW else 0.4
     for panel, (column, (title, color)) in zip(panels, shown.items(), strict=True):
         for number, (replica, part) in enumerate(replicas):
             tint = theme.series[number] if 1 < len(replicas) <= _FEW else color
-            x, y = part["time_s"], part[column]
-            panel.plot(x, y, color=tint, gid=f"{column} {replica:g}", label=f"replica {replica:g}", **line)
+            line = panel.plot(part["time_s"], part[column], color=tint, lw=0.9, drawstyle="steps-post", alpha=alpha)
+            line[0].set(gid=f"{column} {replica:g}", label=f"replica {replica:g}")
         panel.set_ylabel(title)
         panel.set_ylim(0, max(float(rows[column].max()) * 1.08 if len(rows) else 1.0, 1e-9) or 1.0)
         panel.yaxis.set_major_locator(MaxNLocator(4, integer=column != "kv_use"))

@@ -152,7 +152,10 @@ def _note(axes: Axes, label: Label, dx: float, dy: float) -> Annotation:
     halo = {"facecolor": axes.get_facecolor(), "alpha": 0.75, "edgecolor": "none", "pad": 0.6}  # legible across lines
     look = {"ha": across, "va": up, "fontsize": label.size, "color": label.color, "bbox": halo, "zorder": 2.9}
     lead = thin if abs(dx) + abs(dy) > _FAR else None
-    return note(axes, label.text, (label.x, label.y), (dx, dy), annotation_clip=False, arrowprops=lead, **look)
+    at, offset = (label.x, label.y), "offset points"
+    made = axes.annotate(label.text, at, (dx, dy), textcoords=offset, arrowprops=lead, annotation_clip=False)
+    made.set(**look)
+    return made
 
 
 def end_labels(axes: Axes, labels: Sequence[Label]) -> None:

@@ -103,9 +103,11 @@ def _quantities_legend(figure: Figure, steps: Sequence[StepResult], theme: Theme
 
 def _bar(axes: Axes, place: int, kernel: KernelResult, theme: Theme) -> None:
     color, least = theme.tint(quantity_of(kernel)), min(kernel.bound_us, kernel.time_us)
-    above, hatched = (kernel.time_us - least) / 1e3, {"hatch": HATCHES[kernel.bound], "zorder": 3}
+    above, hatch = (kernel.time_us - least) / 1e3, HATCHES[kernel.bound]
     axes.barh(place, least / 1e3, color=color, gid=f"bound-{kernel.name}")
-    axes.barh(place, kernel.time_us / 1e3, fc="none", ec=theme.paper, lw=0, gid=f"limit-{kernel.name}", **hatched)
+    axes.barh(
+        place, kernel.time_us / 1e3, fc="none", ec=theme.paper, hatch=hatch, lw=0, zorder=3, gid=f"limit-{kernel.name}"
+    )
     axes.barh(place, above, left=least / 1e3, color=color, alpha=0.4, lw=0, gid=f"above-{kernel.name}")
     _time_label(axes, place, kernel.time_us, theme)
 

@@ -196,9 +196,11 @@ def label_ticks(axis: Axis, names: Sequence[str]) -> None:
     axis.set_tick_params(length=0)
 
 
-def note(axes: Axes, words: str, at: tuple[float, float], by: tuple[float, float], **look: Any) -> Annotation:
+def note(axes: Axes, words: str, at: tuple[float, float], by: tuple[float, float], **look: object) -> Annotation:
     """Small words so many points beside a place of the data."""
-    return axes.annotate(words, at, by, **{"textcoords": "offset points", "fontsize": 6.5} | look)
+    made = axes.annotate(words, at, by, textcoords="offset points", fontsize=6.5)
+    made.set(**look)
+    return made
 
 
 def legend(axes: Axes, **where: object) -> None:

@@ -320,8 +320,8 @@ def load_sweep(table: pd.DataFrame, theme: style.Theme) -> style.Picture:
         goals = np.unique(pd.to_numeric(table[time], errors="coerce").dropna()) if time in table else np.array([])
         if len(goals) == 1 and goals[0] <= panel.get_ylim()[1]:  # all rows have the same objective
             panel.axhline(goals[0], color=theme.soft, lw=0.8, gid=f"objective {time}")
-            across = "axes fraction", "data"
-            style.note(panel, "objective", (0.0, goals[0]), (3, 2), xycoords=across, color=theme.soft)
+            told = style.note(panel, "objective", (0.0, goals[0]), (3, 2), color=theme.soft)
+            told.xycoords = "axes fraction", "data"
     ends = [end for panel in panels for end in panel.get_xlim()]
     for panel in panels:
         panel.set_xlim(min(ends), max(ends))
