@@ -198,14 +198,13 @@ class Watched(Tabled):
 
     def to_rows(self) -> list[Json]:
         """One row an interval; the parts of a figure have its name before them."""
-        return [
-            {
-                f"{name}_{part}_ms" if part else name: one
-                for name, value in asdict(each).items()
-                for part, one in (value.items() if isinstance(value, dict) else (("", value),))
-            }
-            for each in self.intervals
-        ]
+        rows = list[Json]()
+        for each in self.intervals:
+            rows.append({})
+            for name, value in asdict(each).items():
+                parts = {f"{name}_{part}_ms": one for part, one in value.items()} if isinstance(value, dict) else {}
+                rows[-1].update(parts or {name: value})
+        return rows
 
 
 class Watcher:
@@ -316,23 +315,17 @@ class Watcher:
         if posed is None or len(self.seen) <= self.learnt:
             return {}
         parts = ("rate", "isl", "osl", "hits")
-        told = [
-            {part: getattr(each, part) or 0.0 for part in parts} | {"rate": each.rate / each.replicas}
-            for each in (*usual, now)
-        ]
+        told = [{part: getattr(each, part) or 0.0 for part in parts} for each in (*usual, now)]
+        for each, said in zip((*usual, now), told, strict=True):
+            said["rate"] /= each.replicas
         base = {part: fmean(each[part] for each in told[:-1]) for part in parts}
         predictor = posed.resolved.predictor
 
         def tpot(**changed: float) -> float:
             at = base | changed
             isl, osl = (max(round(at[side]), 1) for side in ("isl", "osl"))
-            load = replace(
-                posed.load,
-                isl=Fixed(isl),
-                osl=Fixed(osl),
-                rate=at["rate"] * now.replicas,
-                cached=min(round(at["hits"] * isl), isl - 1),
-            )
+            cached, rate = min(round(at["hits"] * isl), isl - 1), at["rate"] * now.replicas
+            load = replace(posed.load, isl=Fixed(isl), osl=Fixed(osl), rate=rate, cached=cached)
             return play_load(predictor, load, posed.scheduler).tpot
 
         whole = tpot()
@@ -604,12 +597,8 @@ def headroom(seen: Sequence[Beside]) -> Headroom | None:
     highest = max((day for day in peaks if day < kinds), key=peaks.__getitem__, default=None)
     if highest is None:
         return left
-    found = _reached(
-        [-float(day * _DAY) for day in peaks],
-        list(peaks.values()),
-        now.knee,
-        [(day - highest) % kinds for day in peaks],
-    )
+    times, weekdays = [-float(day * _DAY) for day in peaks], [(day - highest) % kinds for day in peaks]
+    found = _reached(times, list(peaks.values()), now.knee, weekdays)
     left = replace(left, peak=peaks[highest])
     return left if found is None else replace(left, hours_left=found[0], hours_between=found[1:])
 
