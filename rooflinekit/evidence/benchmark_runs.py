@@ -363,12 +363,9 @@ def resolve_facts(facts: RunFacts, given: Given, stated: Mapping[str, object] | 
 
 def _stated(model: Model, stated: OwnKeywords, given: Given) -> OwnKeywords:
     """Options that a file states: formats that are the checkpoint's own in other words stay the checkpoint's."""
-    weights = given.deployment.get("weights", stated.get("weights"))
-    if (
-        weights is not None
-        and "weights" not in given.deployment
-        and _family(weights) in {_family(each.value) for each in (model.formats.ffn, model.formats.experts)}
-    ):
+    weights = None if "weights" in given.deployment else stated.get("weights")
+    own = {_family(each.value) for each in (model.formats.ffn, model.formats.experts)}
+    if weights is not None and _family(weights) in own:
         stated = {name: value for name, value in stated.items() if name not in ("weights", "activations")}
     resident = stated.pop("resident_layers", None)
     if resident is not None and resident < len(model.layers):

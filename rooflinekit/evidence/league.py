@@ -233,15 +233,10 @@ def questions(group: ServedGroup) -> Iterator[RivalQuestion]:
     facts = _deployment(plan) | {"drafts": group.server.draft_tokens, "accepted": _accepted(group.server.draft_tokens)}
     columns = (table[name] for name in ("load", "isl", "osl", "concurrency", "rate", "requests"))
     for load, isl, osl, users, rate, requests, share in zip(*columns, shrunk, strict=True):
-        yield RivalQuestion(
-            load=load,
-            isl=isl * share,
-            osl=1.0 if math.isnan(osl) else osl * share,
-            users=0.0 if math.isnan(users) else users,
-            rate=0.0 if math.isnan(rate) else rate,
-            requests=0 if math.isnan(requests) else round(requests),
-            **facts,
-        )
+        told = [0.0 if math.isnan(each) else each for each in (users, rate, requests)]
+        lengths = {"isl": isl * share, "osl": 1.0 if math.isnan(osl) else osl * share}
+        load_of = {"load": load, "users": told[0], "rate": told[1], "requests": round(told[2])}
+        yield RivalQuestion(**facts, **lengths, **load_of)
 
 
 def mean_share(group: ServedGroup) -> pd.Series[float]:

@@ -258,18 +258,13 @@ class Watcher:
         if self.given.replicas is not None and servers[-1] != max(servers):
             answered = f"{servers[-1]} of {max(servers)} servers answered last"
             missing.append(f"{answered}; their load is divided by {self.given.replicas} replicas, as given")
-        return Watched(
-            resolved.plan.model.name,
-            resolved.plan.system.accelerator.name,
-            self._posed.facts.engine or "vllm",
-            resolved.plan.deployment.gpus * self.given.copies(self._posed.run),
-            tuple(self.seen),
-            tuple(self._drift(name) for name, change in self._changes.items() if change.since is not None),
-            headroom(self.seen),
-            self._moved(),
-            (*resolved.warnings, *self._notes(), *missing, *self._posed.assumed),
-            about(resolved.plan)["calibration"],
-        )
+        plan, posed = resolved.plan, self._posed
+        engine, gpus = posed.facts.engine or "vllm", plan.deployment.gpus * self.given.copies(posed.run)
+        named = (plan.model.name, plan.system.accelerator.name, engine, gpus)
+        drifts = tuple(self._drift(name) for name, change in self._changes.items() if change.since is not None)
+        found = (tuple(self.seen), drifts, headroom(self.seen), self._moved())
+        notes = (*resolved.warnings, *self._notes(), *missing, *posed.assumed)
+        return Watched(*named, *found, notes, about(plan)["calibration"])
 
     def _notes(self) -> list[str]:
         last = {each.run.source.partition(" at ")[0]: each.run.notes for each in self._intervals}

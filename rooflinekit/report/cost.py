@@ -5,19 +5,8 @@ from __future__ import annotations
 from rooflinekit.decision.economics.cost import Cost, PriceResult
 from rooflinekit.decision.economics.retention import Retained, TraceAnswer
 from rooflinekit.model.types.units import format_bytes, format_count, format_time, percent, significant
-from rooflinekit.report.document import (
-    CellTable,
-    Document,
-    Items,
-    Section,
-    Words,
-    apart,
-    ended,
-    footer,
-    headed,
-    ms,
-    three,
-)
+from rooflinekit.report import document as blocks
+from rooflinekit.report.document import CellTable, Document, Items, Section, Words, apart, ms, three
 
 
 def document(found: Cost) -> Document:
@@ -38,7 +27,7 @@ def document(found: Cost) -> Document:
     costs = Words(f"{hour}. 1,000 requests cost ${significant(1e3 * p.request_usd)}.", indent="")
     power = (Words(words, indent="") for words in _power(p)) if p.watts is not None else ()
     return [
-        Section(f"cost of {headed(found, p.gpus)}", [Words(asked)]),
+        Section(f"cost of {blocks.headed(found, p.gpus)}", [Words(asked)]),
         *apart(costs, _prices(p), *power),
         Section("why output costs more than input", [Words(found.reason.sentence, indent="")]),
         *apart(CellTable(["each GPU", "FLOP", "weights", "cache", "time of the replica"], work)),
@@ -46,7 +35,7 @@ def document(found: Cost) -> Document:
         *_contexts(found),
         Section("room for sequences", [_room(found)]),
         Section("memory and recomputing", [Items(*_memory(found))]),
-        ended(found),
+        blocks.ended(found),
     ]
 
 
@@ -152,7 +141,7 @@ def trace_document(found: TraceAnswer) -> Document:
         Section(f"{found.trace}, {found.format}", [Words(asked)]),
         *apart(CellTable(["", "mean", "p50", "p90", "p99", "max"], lengths)),
         *(() if found.hit_rate is None else _reused(found)),
-        footer("", found.warnings, found.version),
+        blocks.footer("", found.warnings, found.version),
     ]
 
 
@@ -161,14 +150,14 @@ def _reused(found: TraceAnswer) -> list[Section]:
     ages = ", ".join(f"{name} {format_time(value)}" for name, value in found.reuse_s.items())
     lines = [f"a prefix cache without end{shared} finds {percent(found.hit_rate or 0.0, 1)} of the prompt tokens"]
     lines += [f"time since the use before, of blocks of {found.block_tokens} that come back: {ages}"] if ages else []
-    blocks = [Words(*lines, indent="")]
+    told = Words(*lines, indent="")
     if found.deployment is None:
         rows = [[format_count(tokens), percent(share, 1)] for tokens, share in found.curve[::-2][:_MOST][::-1]]
-        return [Section("prefix reuse", [*blocks, CellTable(["cache of a replica", "found"], rows)])]
+        return [Section("prefix reuse", [told, CellTable(["cache of a replica", "found"], rows)])]
     name = f"{found.deployment['model']} on {found.replicas} x {found.deployment['gpus']} {found.deployment['gpu']}"
     head = ["memory", "tokens", "found", "TTFT", "knee /s", "$/Mtok", "keep for", "load from"]
     table = CellTable(head, [_row(each) for each in found.memories], drop=(4,))
-    return [Section("prefix reuse", blocks), Section(f"gain of each memory tier: {name}", [table])]
+    return [Section("prefix reuse", [told]), Section(f"gain of each memory tier: {name}", [table])]
 
 
 def _row(each: Retained) -> list[str]:

@@ -150,10 +150,8 @@ def _kernels(step: results.StepResult) -> list[list[str]]:
     if len(small) < 2:
         return [_row(kernel, step) for kernel in step.kernels]
     names = ("flops", "bytes", "time_us", "bound_us")
-    flops, moved, time, bound = (sum(getattr(kernel, name) for kernel in small) for name in names)
-    numbers = (format_count(flops), format_count(moved), "", format_time(time / 1e6), format_time(bound / 1e6))
-    share = share_text(time / 1e3 / step.time_ms)
-    return [*rows, [f"{len(small)} others", "", *(text.replace(" ", "") for text in numbers), share, ""]]
+    work = [sum(getattr(kernel, name) for kernel in small) for name in names]
+    return [*rows, [f"{len(small)} others", "", *_numbers(work, "", step), ""]]
 
 
 def _speeds(estimate: results.Estimate) -> list[tuple[str, str]]:
@@ -303,17 +301,15 @@ def _steps(estimate: results.Estimate) -> list[tuple[str, results.StepResult]]:
 
 
 def _row(kernel: results.KernelResult, step: results.StepResult) -> list[str]:
-    return [
-        kernel.name,
-        str(kernel.count),
-        format_count(kernel.flops).replace(" ", ""),
-        format_count(kernel.bytes).replace(" ", ""),
-        three(kernel.intensity),
-        format_time(kernel.time_us / 1e6).replace(" ", ""),
-        format_time(kernel.bound_us / 1e6).replace(" ", ""),
-        share_text(kernel.time_us / 1e3 / step.time_ms),
-        kernel.bound,
-    ]
+    work = (kernel.flops, kernel.bytes, kernel.time_us, kernel.bound_us)
+    return [kernel.name, str(kernel.count), *_numbers(work, three(kernel.intensity), step), kernel.bound]
+
+
+def _numbers(work: Sequence[float], intensity: str, step: results.StepResult) -> list[str]:
+    """Cells of FLOP, bytes, time and bound [µs] of kernels, and of their share of a step."""
+    flops, moved, *times = work
+    cells = [format_count(flops), format_count(moved), intensity, *(format_time(each / 1e6) for each in times)]
+    return [*(text.replace(" ", "") for text in cells), share_text(times[0] / 1e3 / step.time_ms)]
 
 
 def rows(estimate: results.Estimate) -> list[Json]:

@@ -307,18 +307,10 @@ def fit_benchmarks(
     outcomes, by_metric = problem.outcomes(posterior), _errors(table, "metric")
     errors = {name: by_metric[name] for name in METRICS if name in by_metric}
     costs = _costs(problem, posterior, table)
-    of_files = [
-        ServedFile(
-            benchmarks.names[number],
-            benchmarks.hashes[number],
-            benchmarks.tools[number],
-            each.rows,
-            each.before,
-            each.after,
-            each.unseen,
-        )
-        for number, each in _errors(table, "file").items()
-    ]
+    of_files = []
+    for number, each in _errors(table, "file").items():
+        name, digest, tool = benchmarks.names[number], benchmarks.hashes[number], benchmarks.tools[number]
+        of_files.append(ServedFile(name, digest, tool, each.rows, each.before, each.after, each.unseen))
     named = tuple(sorted(of_files, key=lambda file: (file.name, file.sha256)))
     fitted = FittedCosts(costs, problem.spreads(posterior), _notes(outcomes, own, costs), _loads(problem, posterior))
     base = read_text(calibration_path(given.calibration or benchmarks.calibration.name))

@@ -174,20 +174,23 @@ class Program:
             self._splits[likeness] = splits
         scene = scene_data(predictor, [split for _, split in splits])
 
+        def traced(
+            of: Predictor, kind: tuple[object, ...], made: Callable[..., object], inputs: Sequence[str], outputs: int
+        ) -> Instance:
+            """A function of these inputs and the speed."""
+            part = self._stepped(kind, made, of, (*inputs, "speed"))
+            return self._direct(part, (*inputs, "speed"), gpu, outputs)
+
         def piece(of: Predictor, name: str, inputs: Sequence[str], function: Callable[..., Outputs]) -> Instance:
             def entry(own: Predictor, speed: Numeric, **at: Numeric) -> tuple[Outputs, None]:
                 return function(own.plan, **{each: at[each] for each in inputs}), None
 
-            part = self._stepped(("piece", name, width), entry, of, (*inputs, "speed"))
-            return self._direct(part, (*inputs, "speed"), gpu, 2)
+            return traced(of, ("piece", name, width), entry, inputs, 2)
 
-        tables = [
-            {
-                name: piece(replace(plain, plan=one_step(plan if plan.lanes == 1 else of)), name, *each)
-                for name, each in split.pieces.items()
-            }
-            for of, split in splits
-        ]
+        tables = []
+        for of, split in splits:
+            one = replace(plain, plan=one_step(plan if plan.lanes == 1 else of))
+            tables.append({name: piece(one, name, *each) for name, each in split.pieces.items()})
 
         def step(
             own: Predictor, function: Callable[..., StepTime], speed: Numeric, **at: Numeric
@@ -196,15 +199,14 @@ class Program:
             faster = Rates(chip.memory_bandwidth * speed, chip.l2_bytes, chip.peak)
             return [*_ends(found.total), *time_parts(found, faster).values()], None
 
-        functions: dict[str, Instance] = {}
+        functions, timed = dict[str, Instance](), len(ENDS) + len(TIME_PARTS)
         steps: Any = ("prompt", ("isl",), prompt_step), ("token", ("count", "context"), decode_step)
         for name, inputs, function in steps:
 
             def ends(own: Predictor, told: Any = (function, inputs), **at: Numeric) -> tuple[Outputs, None]:
                 return step(own, told[0], at["speed"], **{each: at[each] for each in told[1]})
 
-            part = self._stepped(("ends", name), ends, predictor, (*inputs, "speed"))
-            functions[name] = self._direct(part, (*inputs, "speed"), gpu, len(ENDS) + len(TIME_PARTS))
+            functions[name] = traced(predictor, ("ends", name), ends, inputs, timed)
         if drafts:
 
             def drafting(own: SpeculativePredictor, speed: Numeric, **at: Numeric) -> tuple[Outputs, None]:
@@ -218,13 +220,9 @@ class Program:
                 asked = Workload(at["count"] * plan.deployment.dp, at["isl"], 2.0, 0.0, at["context"])
                 return step(own, lambda _: own.decode_step(asked), speed)
 
-            for name, given, made, outputs in (
-                ("drafting", ("count", "isl", "osl"), drafting, 2),
-                ("draft_prompt", ("isl",), first, 2),
-                ("round", ("count", "isl", "context"), round_of, len(ENDS) + len(TIME_PARTS)),
-            ):
-                part = self._stepped((name,), made, predictor, (*given, "speed"))
-                functions[name] = self._direct(part, (*given, "speed"), gpu, outputs)
+            functions["drafting"] = traced(predictor, ("drafting",), drafting, ("count", "isl", "osl"), 2)
+            functions["draft_prompt"] = traced(predictor, ("draft_prompt",), first, ("isl",), 2)
+            functions["round"] = traced(predictor, ("round",), round_of, ("count", "isl", "context"), timed)
         functions["room"] = self._added(lambda **at: [predictor.memory.max_batch(*at.values())], ("context", "isl"))
         held = "count", "context", "isl"
         functions["held"] = self._added(lambda **at: _memory(predictor.memory.evaluate(*at.values())), held)

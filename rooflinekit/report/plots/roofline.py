@@ -67,19 +67,12 @@ class Roofs:
 
 def points(estimate: Estimate) -> list[KernelPoint]:
     """Kernels that do arithmetic and take at least half a percent of their step's time, largest first."""
-    found = [
-        KernelPoint(
-            name,
-            kernel.name,
-            kernel.intensity,
-            kernel.flops / kernel.time_us * 1e6,
-            kernel.time_us / 1e3 / step.time_ms,
-            quantity_of(kernel),
-        )
-        for name, step in _steps(estimate)
-        for kernel in step.kernels
-        if kernel.intensity and kernel.time_us > _SMALL * step.time_ms * 1e3
-    ]
+    found = []
+    for name, step in _steps(estimate):
+        for each in step.kernels:
+            share, rate = each.time_us / 1e3 / step.time_ms, each.flops / each.time_us * 1e6
+            if each.intensity and each.time_us > _SMALL * step.time_ms * 1e3:
+                found.append(KernelPoint(name, each.name, each.intensity, rate, share, quantity_of(each)))
     return sorted(found, key=lambda point: -point.share)
 
 
