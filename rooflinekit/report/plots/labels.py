@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise, product
 
@@ -148,13 +148,19 @@ def _marks(axes: Axes) -> Iterator[Bbox]:
 def _note(axes: Axes, label: Label, dx: float, dy: float) -> Annotation:
     across = "left" if dx > 0 else "right" if dx < 0 else "center"
     up = "bottom" if dy > 0 else "top" if dy < 0 else "center"
-    thin = {"arrowstyle": "-", "lw": 0.5, "color": label.lead or label.color, "shrinkA": 0.0, "shrinkB": 2.0}
     halo = {"facecolor": axes.get_facecolor(), "alpha": 0.75, "edgecolor": "none", "pad": 0.6}  # legible across lines
-    look = {"ha": across, "va": up, "fontsize": label.size, "color": label.color, "bbox": halo, "zorder": 2.9}
-    lead = thin if abs(dx) + abs(dy) > _FAR else None
+    thin = {"lw": 0.5, "color": label.lead or label.color} if abs(dx) + abs(dy) > _FAR else None
+    return _led(axes, label, (dx, dy), thin, ha=across, va=up, bbox=halo, zorder=2.9)
+
+
+def _led(
+    axes: Axes, label: Label, by: tuple[float, float], thin: Mapping[str, object] | None, **look: object
+) -> Annotation:
+    """A label beside its place, also outside of the axes; a thin line leads to it."""
+    lead = None if thin is None else {"arrowstyle": "-", "shrinkA": 0.0, "shrinkB": 2.0, **thin}
     at, offset = (label.x, label.y), "offset points"
-    made = axes.annotate(label.text, at, (dx, dy), textcoords=offset, arrowprops=lead, annotation_clip=False)
-    made.set(**look)
+    made = axes.annotate(label.text, at, by, textcoords=offset, arrowprops=lead, annotation_clip=False)
+    made.set(fontsize=label.size, color=label.color, **look)
     return made
 
 
@@ -174,9 +180,8 @@ def end_labels(axes: Axes, labels: Sequence[Label]) -> None:
     for label, own, height in zip(ordered, heights, places, strict=True):
         behind = max(last - float(axes.transData.transform((label.x, label.y))[0]) / scale, 0.0)
         moved = (abs(height - own) > _MOVED or behind > _MOVED) and bool(label.lead)
-        thin = {"arrowstyle": "-", "lw": 0.6, "color": label.lead, "shrinkA": 0.0, "shrinkB": 2.0, "relpos": (0.0, 0.5)}
-        look = {"fontsize": label.size, "color": label.color, "va": "center", "arrowprops": thin if moved else None}
-        note(axes, label.text, (label.x, label.y), (far + behind, height - own), annotation_clip=False, **look)
+        thin = {"lw": 0.6, "color": label.lead, "relpos": (0.0, 0.5)} if moved else None
+        _led(axes, label, (far + behind, height - own), thin, va="center")
 
 
 def _apart(heights: Sequence[float], gap: float, span: tuple[float, float]) -> list[float]:
