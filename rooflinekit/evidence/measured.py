@@ -9,6 +9,7 @@ import csv
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -190,12 +191,9 @@ def _predicted(source: str, data: Parsed) -> MeasuredRun:
     engine = "@".join(filter(None, (whole.text("engine"), inputs.text("engine_version"))))
     users = inputs.count("batch") if static else inputs.count("concurrency")
     deployed = (whole.text("model"), whole.text("gpu"), engine, inputs.count("tp"))
-    facts = RunFacts(
-        *deployed,
-        isl=isl,
-        osl=inputs.number("osl"),
-        concurrency=users,
-        rate=inputs.number("rate"),
+    facts = RunFacts(*deployed, isl, inputs.number("osl"), users, inputs.number("rate"))
+    facts = replace(
+        facts,
         requests=users if static else load.count("requests"),
         max_num_seqs=inputs.count("max_num_seqs"),
         hits=(inputs.number("cached") or 0.0) / isl if isl else None,

@@ -138,19 +138,10 @@ def measurement_of(fields: Fields, how: How, notes: Sequence[str] = ()) -> Measu
     engine = how.engine or engine_of(fields.text("engine"))
     if engine and re.fullmatch(r"\d+(\.\d+)+", version := fields.text("version") or ""):
         engine = f"{engine}@{version}"
-    load = (isl, osl, concurrency, rate, 1.0 if cv is None else cv)
-    facts = RunFacts(
-        fields.text("model"),
-        gpu,
-        engine,
-        tp,
-        *load,
-        requests=concurrency if how.static else requests,
-        isl_cv=_variation(fields, "isl"),
-        osl_cv=_variation(fields, "osl"),
-        max_num_seqs=fields.count("max_num_seqs"),
-        warmup=fields.count("warmup"),
-    )
+    asked = (isl, osl, concurrency, rate, 1.0 if cv is None else cv, concurrency if how.static else requests)
+    varied, most = [_variation(fields, side) for side in ("isl", "osl")], fields.count("max_num_seqs")
+    facts = RunFacts(fields.text("model"), gpu, engine, tp, *asked, max_num_seqs=most, warmup=fields.count("warmup"))
+    facts = replace(facts, isl_cv=varied[0], osl_cv=varied[1])
     ttft, tpot, itl, e2e = (_spread(fields, name, how.scale) for name in ("ttft", "tpot", "itl", "e2e"))
     run = MeasuredRun(fields.source, how.tool, facts, ttft, tpot, itl, e2e)
     return replace(

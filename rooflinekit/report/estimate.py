@@ -116,19 +116,16 @@ def _detail(estimate: results.Estimate) -> Iterator[blocks.Section]:
     for title, step in _steps(estimate):
         uses = (*(percent(share) for share in step.shares.values()), three(step.intensity))
         rows.append([title.partition(" (")[0], ms(step.time_ms), *uses, percent(step.mfu), percent(step.mbu)])
-    yield blocks.Section("", [blocks.CellTable(causes, rows)])
     facts = [("energy", _spent(estimate.energy, estimate.gpu))] if estimate.energy else []
     facts += [("intervals", estimate.interval_tested)] if estimate.interval_tested else []
-    yield blocks.Section("", [blocks.Facts(*facts)])
+    yield from blocks.apart(blocks.CellTable(causes, rows), blocks.Facts(*facts))
     for each in estimate.measure:
         yield blocks.Section(f"measured by {each['tool']}", [command(each["command"])])
     for title, step in _steps(estimate):
-        table = blocks.CellTable(_KERNEL_HEADER, _kernels(step))
-        if step is estimate.prefill:
-            yield blocks.Section(f"{title}: {ms(step.time_ms)}", [Waterfall("", step_parts(step))])
-            yield blocks.Section("", [table])
-        else:
-            yield blocks.Section(f"{title}: {ms(step.time_ms)}", [table])
+        table: blocks.Block = blocks.CellTable(_KERNEL_HEADER, _kernels(step))
+        bars = [Waterfall("", step_parts(step))] if step is estimate.prefill else []
+        yield blocks.Section(f"{title}: {ms(step.time_ms)}", bars or [table])
+        yield from blocks.apart(table) if bars else ()
 
 
 def command(words: str) -> blocks.FixedLines:
