@@ -205,7 +205,7 @@ def aisimulate(row: RivalQuestion) -> dict[str, float]:
         raise NoAnswerError(NO_FORMAT)
     burst = row.load in ("static", "saturated")
     users = max(round(row.users or row.requests), 1)
-    load: dict[str, Any] = {"type": "concurrency", "concurrency": users}
+    load: dict[str, object] = {"type": "concurrency", "concurrency": users}
     if row.load == "poisson":
         load = {"type": "poisson", "requests_per_second": row.rate}
     split = {"replicas": 1, "tensor": row.tp, "pipeline": row.pp, "attention_data": row.dp}
