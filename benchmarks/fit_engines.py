@@ -81,7 +81,9 @@ def read(paths: list[Path]) -> Rows:
     rows = _joined(on_all_cores(_probe, _groups(paths)))
     faulty = rows.table["faulty"].to_numpy(dtype=bool)
     answered = np.isfinite(rows.bare) & np.isfinite(rows.slopes).all(axis=1)  # the others have no room, or overload
-    print(f"left out: {int((~answered).sum())} rows, which some costs do not answer, and {faulty.sum()} of faulty servers")
+    print(
+        f"left out: {int((~answered).sum())} rows, which some costs do not answer, and {faulty.sum()} of faulty servers"
+    )
     return rows.where(answered & ~faulty)
 
 

@@ -36,11 +36,8 @@ _NOT_BOARDS = re.compile(r"wall|outlet|psu|node|server|system|host|chassis|rack|
 """Kinds of power that hold more than accelerators."""
 _UNSAID = {"", "nan", "none", "null", "n/a", "na", "-", "auto", "default", "unknown"}
 _NAMES = {"tensorrt-llm": "trtllm", "ollama": "llama.cpp", "llama-cpp": "llama.cpp", "llama-bench": "llama.cpp"}
-_RELEASES = {
-    "vllm": {"2023": "0.2", "2024": "0.6"},
-    "trtllm": {"2023": "0.7", "2024": "0.16"},
-    "sglang": {"2024": "0.4"},
-}
+_RELEASES = {"vllm": {"2023": "0.2", "2024": "0.6"}, "trtllm": {"2023": "0.7", "2024": "0.16"}}
+_RELEASES |= {"sglang": {"2024": "0.4"}}
 """The last release of a year, for rows that say no more."""
 _OSL = 256.0
 """Tokens out where a row does not say: each then sees half as many keys more."""
@@ -93,15 +90,11 @@ def _scored_run(
     except RooflinekitError as error:
         unanswered[str(error)] += len(stated)
     shared = {"source_key": run.get("source_key") or "", "model": run["model"], "gpu": run["gpu"], "calibration": name}
-    return [
-        {
-            **shared,
-            "metric": metric,
-            "value": value,
-            **dict(zip(("predicted", "low", "high"), found.get(metric, (math.nan,) * 3), strict=True)),
-        }
-        for metric, value in stated.items()
-    ]
+    rows = []
+    for metric, value in stated.items():
+        predicted, low, high = found.get(metric, (math.nan,) * 3)
+        rows.append({**shared, "metric": metric, "value": value, "predicted": predicted, "low": low, "high": high})
+    return rows
 
 
 def _measured(run: Mapping[str, object]) -> tuple[float | None, float | None]:
@@ -155,10 +148,7 @@ def predict_run(
     watts, width = min(float(found.watts), limit), law.run_width
     each = float(found.joules_per_output_token) * watts / float(found.watts)
     ends = max(watts / width, law.idle), min(watts * width, law.limit)
-    return {
-        "power_w_per_gpu": (watts, *ends),
-        "energy_per_output_token_j": (each, each / width, each * width),
-    }, calibrated
+    return dict(zip(METRICS, ((watts, *ends), (each, each / width, each * width)), strict=True)), calibrated
 
 
 def _between(run: Mapping[str, object]) -> float | None:

@@ -26,16 +26,8 @@ from rooflinekit.specs.delimited import read_table
 from rooflinekit.specs.engines import load_engine
 from rooflinekit.specs.foreign import number_of
 
-QUANTITIES = (
-    "weights_gib_per_gpu",
-    "non_torch_gib",
-    "activation_peak_gib",
-    "cudagraph_gib",
-    "kv_pool_gib_per_gpu",
-    "kv_pool_tokens",
-    "kv_blocks",
-    "max_concurrency",
-)
+_OF_POOL = ("kv_pool_gib_per_gpu", "kv_pool_tokens", "kv_blocks", "max_concurrency")
+QUANTITIES = ("weights_gib_per_gpu", "non_torch_gib", "activation_peak_gib", "cudagraph_gib", *_OF_POOL)
 _COLUMNS = ("run_id", "engine", "model", "gpu", "tp", "quantity", "value")
 _ENGINES = {"vllm-v0": "vllm", "tensorrt-llm": "trtllm"}
 _V0 = "0.7"  # what a V0 run without a version is taken for
@@ -54,20 +46,9 @@ _STAND_IN = "h100-sxm"  # of an accelerator that nobody knows, whose memory the 
 _LABEL, _VISIBLE = re.compile(r"(\d+) ?GB"), 0.985  # GiB that CUDA shows for one of the label
 _DESCRIBED = {"64-layer GDN hybrid": "qwen3.5-27b", "7B MHA Llama-class": "llama-2-7b"}  # names that were held back
 
-_WEIGHTS: dict[str, Dtype] = {
-    "fp8-block": Dtype.FP8_BLOCK,
-    "fp8": Dtype.FP8,
-    "int8": Dtype.INT8,
-    "awq": Dtype.INT4,
-    "gptq": Dtype.INT4,
-    "bnb-4bit": Dtype.INT4_G64,
-    "4-bit": Dtype.INT4,
-    "int4": Dtype.INT4,
-    "w4a16": Dtype.INT4,
-    "nvfp4": Dtype.NVFP4,
-}
+_WEIGHTS = {"fp8-block": Dtype.FP8_BLOCK, "fp8": Dtype.FP8, "int8": Dtype.INT8, "bnb-4bit": Dtype.INT4_G64}
+_WEIGHTS |= dict.fromkeys(("awq", "gptq", "4-bit", "int4", "w4a16"), Dtype.INT4) | {"nvfp4": Dtype.NVFP4}
 
-_OF_POOL = ("kv_pool_gib_per_gpu", "kv_pool_tokens", "kv_blocks", "max_concurrency")
 _ROOM = 1024  # accelerators that a system may join: what fits does not depend on its links
 
 
@@ -224,10 +205,7 @@ def memory_accuracy(files: Sequence[Path], progress: Callable[[str], None] | Non
         if run.unread:
             unanswered["column 'value' is empty, 0 or no number"] += run.unread
         predicted = _answers(run, unanswered)
-        rows += [
-            {"engine": run.engine, "quantity": name, "value": value, "predicted": predicted.get(name)}
-            for name, value in run.values.items()
-        ]
+        rows += [(run.engine, name, value, predicted.get(name)) for name, value in run.values.items()]
     table = pd.DataFrame(rows, columns=["engine", "quantity", "value", "predicted"])
     return Accuracy.of(scored(table.assign(low=np.nan, high=np.nan, calibration=""), _KEY), unanswered, "quantity")
 

@@ -98,14 +98,8 @@ def _rounded_up(value: float, steps: tuple[tuple[int, int], ...]) -> int:
 TIMES = ("ttft", "tpot", "e2e")
 QUANTILE_METRICS = {f"{time}_{name}_ms": (time, share) for time in TIMES for name, share in PERCENTILES.items()}
 """Percentiles of a load's requests: of which time, and which share."""
-METRICS = (
-    *(f"{time}_ms" for time in TIMES),
-    "output_tok_s_total",
-    "output_tok_s_per_gpu",
-    "output_tok_s_per_user",
-    "prefill_tok_s",
-    *QUANTILE_METRICS,
-)
+_RATES = ("output_tok_s_total", "output_tok_s_per_gpu", "output_tok_s_per_user", "prefill_tok_s")
+METRICS = (*(f"{time}_ms" for time in TIMES), *_RATES, *QUANTILE_METRICS)
 LOADS = ("static", "concurrency", "saturated", "poisson")
 _NEEDED = ("model", "gpu", "engine", "load", "isl", "osl", "concurrency", "metric", "value")
 _DEGREES = ("tp", "pp", "ep", "dp")
@@ -119,19 +113,9 @@ CLIENT = ("isl_cv", "osl_cv", "requests", "warmup", "seed_reuse", "duration_s", 
 different prompts that are sent again and again, how long it sends [s], and requests that come first and whose prompts
 an earlier run left in the cache.
 """
-_OPTIONAL: dict[str, Any] = {
-    **dict.fromkeys(CLIENT, math.nan),
-    **dict.fromkeys(_COUNTS, 1),
-    "n_gpus": None,
-    "rate": math.nan,
-    "weight_dtype": "",
-    "kv_dtype": "",
-    "engine_version": "",
-    "source_key": "",
-    "source": "",
-    "tier": "",
-    "notes": "",
-}
+_TEXTS = ("weight_dtype", "kv_dtype", "engine_version", "source_key", "source", "tier", "notes")
+_OPTIONAL: dict[str, Any] = dict.fromkeys((*CLIENT, "rate"), math.nan) | dict.fromkeys(_COUNTS, 1) | {"n_gpus": None}
+_OPTIONAL |= dict.fromkeys(_TEXTS, "")
 
 # More cards than a bridge joins were in a server without bridges.
 _BOXES = {"a100-pcie-80gb": "a100-pcie-box", "a100-pcie-40gb": "a100-pcie-box", "h100-pcie": "h100-pcie-box"}
@@ -141,7 +125,6 @@ _MODELOPT = (Dtype.FP8, Dtype.NVFP4)
 
 _OF_RUNS = {each: each for each in METRICS} | {"output_tok_s": "output_tok_s_total"}
 _KEY = ("source_key", "model", "gpu", "metric")
-_PER_TIME = tuple(metric for metric in METRICS if "tok_s" in metric)
 _TOLD = "model", "gpu", "engine"  # that no row can lack
 _USUAL_OSL = 128.0  # a row that names none: long enough that the first token hardly counts
 
@@ -165,10 +148,8 @@ class ServedGroup:
 
     def under(self, engine: Engine) -> ServedGroup:
         """The group as rows of another engine."""
-        predictor = self.resolved.predictor
-        return replace(
-            self, resolved=replace(self.resolved, predictor=predictor.on(replace(predictor.plan, engine=engine)))
-        )
+        old = self.resolved.predictor
+        return replace(self, resolved=replace(self.resolved, predictor=old.on(replace(old.plan, engine=engine))))
 
 
 def published_table() -> Path:
@@ -193,7 +174,7 @@ def read_serving_table(path: Path) -> pd.DataFrame:
         table[name] = numbers.where((numbers >= 0.0) & (numbers <= most))
     for name in _COUNTS:
         table[name] = table[name].astype(object).where(table[name].notna(), 1)
-    for name in (*_TOLD, "weight_dtype", "kv_dtype", "engine_version", "source_key", "source", "tier", "notes"):
+    for name in (*_TOLD, *_TEXTS):
         table[name] = table[name].astype(object).fillna("").astype(str)  # an empty column is one of numbers
     for name in {*SETTINGS} & {*table}:
         table[name] = table[name].astype(object).where(table[name].notna(), "")
@@ -368,21 +349,18 @@ def serving_accuracy(
     A row that cannot be answered is counted with its reason.
     """
     unanswered: Counter[str] = Counter()
-    told = progress or (lambda _: None)
-    rows = pd.concat(
-        [
-            _compared(path, calibration, unanswered)
-            if is_benchmark(path)
-            else _predicted(read_serving_table(path), calibration, unanswered, told)
-            for path in files or [published_table()]
-        ]
-    )
-    return Accuracy.of(scored(rows, _KEY), unanswered, "metric")
+    told, tables = progress or (lambda _: None), list[pd.DataFrame]()
+    for path in files or [published_table()]:
+        if is_benchmark(path):
+            tables.append(_compared(path, calibration, unanswered))
+        else:
+            tables.append(_predicted(read_serving_table(path), calibration, unanswered, told))
+    return Accuracy.of(scored(pd.concat(tables), _KEY), unanswered, "metric")
 
 
 def _compared(path: Path, calibration: str | None, unanswered: Counter[str]) -> pd.DataFrame:
     """Figures of a benchmark client as rows with predictions; runs that lack facts are counted with what they lack."""
-    given, rows = Given(calibration=calibration), list[dict[str, Any]]()
+    given, rows = Given(calibration=calibration), list[tuple[object, ...]]()
     for entry in read_measurements(path):
         if not isinstance(entry, MeasuredRun):
             continue
@@ -393,20 +371,10 @@ def _compared(path: Path, calibration: str | None, unanswered: Counter[str]) -> 
             unanswered[f"{error}{lacks}"] += 1
             continue
         used = "{name} {hash}".format(**found.calibration) if found.calibration else ""
-        rows += [
-            {
-                "source_key": found.tool,
-                "model": found.facts.model,
-                "gpu": found.facts.gpu,
-                "metric": _OF_RUNS[each.metric],
-                "value": each.measured,
-                "predicted": each.predicted,
-                "calibration": used,
-                "low": np.nan if each.low is None else each.low,
-                "high": np.nan if each.high is None else each.high,
-            }
-            for each in found.metrics
-        ]
+        for each in found.metrics:
+            key = (found.tool, found.facts.model, found.facts.gpu, _OF_RUNS[each.metric])
+            ends = (np.nan if end is None else end for end in (each.low, each.high))
+            rows.append((*key, each.measured, each.predicted, used, *ends))
     return pd.DataFrame(rows, columns=[*_KEY, "value", "predicted", "calibration", "low", "high"])
 
 
@@ -443,7 +411,7 @@ def predict_group(group: ServedGroup, ends: bool = True) -> ServedPrediction:
         times = (_static(group, rows) if static else _played(group, rows, ends)) if len(rows) else {}
         for end, figures in times.items():
             for metric, values in figures.items():
-                side = _OTHER_END.get(end, end) if metric in _PER_TIME else end
+                side = _OTHER_END.get(end, end) if metric in _RATES else end
                 own = metrics[rows] == metric
                 found[side][rows[own]] = np.where(np.isfinite(values[own]), values[own], np.nan)
     unknown = np.isnan(value) & (reason == "")
@@ -468,9 +436,8 @@ def _reasons(group: ServedGroup) -> NDArray[np.str_]:
     several = np.isin(loads, ("static", "concurrency"))
     reason[several & ~(users > 0)] = "column 'concurrency' is empty or not above 0"
     reason[(loads == "poisson") & ~(group.column("rate") > 0)] = "column 'rate' is empty or not above 0"
-    reason[(metrics != "ttft_ms") & (metrics != "prefill_tok_s") & ~(osl > 0) & (loads != "static")] = (
-        "column 'osl' is empty"
-    )
+    answers = ~np.isin(metrics, ("ttft_ms", "prefill_tok_s")) & (loads != "static")
+    reason[answers & ~(osl > 0)] = "column 'osl' is empty"
     return reason
 
 
@@ -524,9 +491,8 @@ def _played(group: ServedGroup, rows: NDArray[np.intp], ends: bool) -> Ends:
     ttft, tpot = (Time(*span[: len(ENDS)]) for span in spans)
     near = [Time(*span[:2], *span[len(ENDS) :]) for span in spans]
     e2e, output, isl, osl = np.array([found[load].means for load in loads]).T
-    shares = {
-        name: np.array([found[load].quantiles.get(name, math.nan) for load in loads]) for name in QUANTILE_METRICS
-    }
+    quantiles = [found[load].quantiles for load in loads]
+    shares = {name: np.array([each.get(name, math.nan) for each in quantiles]) for name in QUANTILE_METRICS}
 
     def rates(ttft: Array, tpot: Array, whole: Array) -> tuple[Array, Array]:
         rate = output / group.replicas * e2e / whole  # a slow end of the interval is a low rate
@@ -599,18 +565,11 @@ def _play(group: ServedGroup, load: _Load) -> LoadPlay | None:
             asked = replace(asked, prompts=prompts, warmup=warmup)
         if client.mean_length == 1.0 and load.requests and load.isl_cv is None is load.osl_cv:
             asked = _with_told_means(asked)
-        if (
-            load.cached_requests
-            and load.cached_requests * load.isl <= tokens
-            and deployment.settings.prefix_caching != "off"
-        ):
-            asked = _after_earlier(asked, round(load.cached_requests))
-        scheduler = Scheduler(
-            max_num_seqs=max(most // lanes, 1),
-            kv_tokens=tokens // lanes,
-            replicas=group.replicas * lanes,
-            **_drafting(predictor, asked),
-        )
+        earlier, caching = load.cached_requests or 0.0, deployment.settings.prefix_caching != "off"
+        if caching and 0.0 < earlier * load.isl <= tokens:
+            asked = _after_earlier(asked, round(earlier))
+        limits = _drafting(predictor, asked) | {"max_num_seqs": max(most // lanes, 1), "kv_tokens": tokens // lanes}
+        scheduler = Scheduler(replicas=group.replicas * lanes, **limits)
         found = play_load(predictor, asked, scheduler)
         if load.duration and not queue:
             count = max(round(load.duration * found.rate), users)

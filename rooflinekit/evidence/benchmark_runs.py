@@ -61,11 +61,8 @@ class LoadPrediction:
 
     def or_as(self, other: LoadPrediction) -> LoadPrediction:
         """The prediction with intervals that hold those of another one too."""
-        ends = {
-            name: (min(low, other.ends[name][0]), max(high, other.ends[name][1]))
-            for name, (low, high) in self.ends.items()
-        }
-        return replace(self, ends=ends)
+        both = {name: (*ends, *other.ends[name]) for name, ends in self.ends.items()}
+        return replace(self, ends={name: (min(ends), max(ends)) for name, ends in both.items()})
 
 
 def predict_load(predictor: Predictor, asked: AskedLoad, scheduler: Scheduler | None = None) -> LoadPrediction:
@@ -73,18 +70,18 @@ def predict_load(predictor: Predictor, asked: AskedLoad, scheduler: Scheduler | 
     found = play_load(predictor, asked, scheduler)
     ttft, tpot, e2e = found.times()
     parts = asdict(found.tokens) | found.played.first_parts._asdict()
-    replicas, osl = found.scene.replicas, asked.osl.mean
+    replicas, osl, rate = found.scene.replicas, asked.osl.mean, found.output_rate
     return LoadPrediction(
         ttft_ms=1e3 * float(ttft.expected),
         tpot_ms=1e3 * float(tpot.expected),
         e2e_ms=1e3 * e2e,
-        output_tok_s=found.output_rate,
+        output_tok_s=rate,
         parts={name: 1e3 * value for name, value in parts.items()},
         running=found.played.running / replicas,
         played=_words(asked, replicas),
         notes=tuple(load_notes(found)),
         overloaded=not found.stable,
-        ends=_ends((ttft, tpot), osl, found.output_rate if asked.rate is None else None),
+        ends=_ends((ttft, tpot), osl, rate if asked.rate is None else None),
         bounds=_bounds(found),
         places=found.places,
     )
@@ -98,17 +95,9 @@ def predict_static(predictor: Predictor, work: Workload) -> LoadPrediction:
     parts |= {"step": 1e3 * float(tpot.expected), "prompt": 1e3 * float(ttft.expected)}
     bounds = {"ttft_ms": 1e3 * float(ttft.bound) * _lifted(predictor), "tpot_ms": 1e3 * float(tpot.bound)}
     bounds["e2e_ms"] = bounds["ttft_ms"] + (osl - 1.0) * bounds["tpot_ms"]
-    return LoadPrediction(
-        1e3 * float(ttft.expected),
-        1e3 * float(tpot.expected),
-        1e3 * float(point.e2e(work.osl)),
-        rate,
-        parts,
-        float(work.batch),
-        f"one batch of {work.batch:g} that begins together",
-        ends=_ends((ttft, tpot), osl, rate),
-        bounds=bounds,
-    )
+    first, token, whole = (1e3 * float(time) for time in (ttft.expected, tpot.expected, point.e2e(work.osl)))
+    played, ends = f"one batch of {work.batch:g} that begins together", _ends((ttft, tpot), osl, rate)
+    return LoadPrediction(first, token, whole, rate, parts, float(work.batch), played, ends=ends, bounds=bounds)
 
 
 def _ends(times: tuple[Time, Time], osl: float, rate: float | None) -> dict[str, tuple[float, float]]:
@@ -138,10 +127,8 @@ def _bounds(found: LoadPlay) -> dict[str, float]:
     ranks, stages = found.scene.replicas * plan.deployment.dp, plan.deployment.pp
     isl, osl, cached = asked.isl.mean, asked.osl.mean, asked.cached
     most = max(min(float(asked.users or found.places), float(found.places)) / ranks, 1.0)
-    prompt, together = (
-        _lifted(found.predictor) * float(plan.time(Batch.prefill(count, isl, cached)).bound) / count
-        for count in (1.0, _CROWDED)
-    )
+    prompts = ((count, float(plan.time(Batch.prefill(count, isl, cached)).bound)) for count in (1.0, _CROWDED))
+    prompt, together = (_lifted(found.predictor) * bound / count for count, bound in prompts)
     alone, full = (float(plan.time(Batch.decode(count, isl + osl / 2.0)).bound) for count in (1.0, most))
     rate = stages * ranks * min(most / full, osl / together)
     burst = asked.users is not None and asked.counted <= asked.users
@@ -296,17 +283,10 @@ def pose(run: MeasuredRun, given: Given, room: int | None = None, kept: Kept | N
             raise InputError(f"{run.source}: {name} is {length:g} tokens; at most {MOST_TOKENS:,} make sense")
     isl, osl = (max(round(length or 1.0), 1) for length in (facts.isl, facts.osl))
     facts = replace(facts, isl=isl, osl=osl)
-    load = AskedLoad(
-        _length(isl, facts.isl_cv),
-        _length(osl, facts.osl_cv),
-        facts.concurrency,
-        facts.rate,
-        facts.cv,
-        facts.requests,
-        facts.warmup,
-        cached=min(round((facts.hits or 0.0) * isl), isl - 1),  # the last token is always computed
-        prompts=given.prompts,
-    )
+    laws = _length(isl, facts.isl_cv), _length(osl, facts.osl_cv)
+    cached = min(round((facts.hits or 0.0) * isl), isl - 1)  # the last token is always computed
+    load = AskedLoad(*laws, facts.concurrency, facts.rate, facts.cv, facts.requests, facts.warmup, cached=cached)
+    load = replace(load, prompts=given.prompts)
     served = RunFacts(facts.model, facts.gpu, facts.engine, facts.tp, max_num_seqs=facts.max_num_seqs)
     kept, key = {} if kept is None else kept, (served, run.deployment)
     if key not in kept:
@@ -383,12 +363,9 @@ def resolve_facts(facts: RunFacts, given: Given, stated: Mapping[str, object] | 
 
 def _stated(model: Model, stated: OwnKeywords, given: Given) -> OwnKeywords:
     """Options that a file states: formats that are the checkpoint's own in other words stay the checkpoint's."""
-    weights = given.deployment.get("weights", stated.get("weights"))
-    if (
-        weights is not None
-        and "weights" not in given.deployment
-        and _family(weights) in {_family(each.value) for each in (model.formats.ffn, model.formats.experts)}
-    ):
+    weights = None if "weights" in given.deployment else stated.get("weights")
+    own = {_family(each.value) for each in (model.formats.ffn, model.formats.experts)}
+    if weights is not None and _family(weights) in own:
         stated = {name: value for name, value in stated.items() if name not in ("weights", "activations")}
     resident = stated.pop("resident_layers", None)
     if resident is not None and resident < len(model.layers):

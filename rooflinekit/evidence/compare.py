@@ -11,16 +11,8 @@ from pathlib import Path
 
 from rooflinekit.estimation.options import Value
 from rooflinekit.estimation.results import about
-from rooflinekit.evidence.benchmark_runs import (
-    Given,
-    LoadPrediction,
-    Posed,
-    known_facts,
-    listed,
-    pose,
-    resolve_facts,
-    room_of,
-)
+from rooflinekit.evidence import benchmark_runs
+from rooflinekit.evidence.benchmark_runs import Given, LoadPrediction, Posed, listed, pose, room_of
 from rooflinekit.evidence.kernel_fit.groups import read_measurements as read_rows
 from rooflinekit.evidence.measured import MeasuredRun, RunFacts, StartUp, is_of_harness, read_measurements
 from rooflinekit.evidence.measurement import PREDICTED
@@ -50,7 +42,20 @@ _SAME = 1.05  # a median gap this much above the mean time a token is no single 
 
 _CLOSE = 1.02  # two clocks, and what files round
 _COLD = 0.97  # of the predicted pool: less is more than rounding and what drivers differ by
-_WORDS = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "e2e_ms": "E2EL", "output_tok_s": "output"}
+TITLES = {
+    "ttft_ms": "TTFT",
+    "tpot_ms": "TPOT",
+    "e2e_ms": "E2EL",
+    "output_tok_s": "output",
+    "weight_bytes": "weights",
+    "kv_bytes_per_token_per_gpu": "cache a token",
+    "kv_pool_bytes": "cache pool",
+    "kv_bytes_per_sequence_per_gpu": "cache a sequence",
+    "kv_pool_tokens": "tokens in the pool",
+    "graph_bytes": "graphs",
+    "activation_bytes": "activations",
+}
+"""Words for the figures of a comparison."""
 _REPEATED = (
     "first tokens are faster than 19 of 20 such runs: were prompts repeated, so that the prefix cache had them? Send "
     "each prompt once, or switch the cache off"
@@ -139,6 +144,19 @@ class ComparedMetric:
     def error(self) -> float:
         """Signed relative error of the prediction."""
         return self.predicted / self.measured - 1.0
+
+    @property
+    def title(self) -> str:
+        """Words for the figure."""
+        return TITLES[self.metric]
+
+    def text(self, value: float) -> str:
+        """A value of this figure with its unit."""
+        if self.metric.endswith("_ms"):
+            return format_time(value / 1e3)
+        if self.metric == "kv_pool_tokens":
+            return f"{value:,.0f}"
+        return f"{value:,.0f} tok/s" if self._rate else format_bytes(value)
 
     @property
     def impossible(self) -> bool:
@@ -319,19 +337,10 @@ def _run(run: MeasuredRun, given: Given, room: int | None) -> ComparedRun:
     notes = [*doubted, *notes, *(gap.notes if gap else ())]
     if gap and min(gap.step_ms, gap.interference_ms, gap.queue_ms, gap.protocol_ms) < 0.0:
         notes.append(_NEGATIVE)
-    return ComparedRun(
-        run.source,
-        run.tool,
-        replace(posed.facts, model=resolved.plan.model.name, gpu=resolved.plan.system.accelerator.name),
-        metrics,
-        gap,
-        tuple(notes),
-        known["calibration"],
-        expected.overloaded,
-        expected.ends if known["calibration"] else None,
-        known["evidence"],
-        doubted=len(doubted),
-    )
+    facts = replace(posed.facts, model=resolved.plan.model.name, gpu=resolved.plan.system.accelerator.name)
+    ends, rests = expected.ends if known["calibration"] else None, (known["calibration"], expected.overloaded)
+    compared = (run.source, run.tool, facts, metrics, gap, tuple(notes), *rests)
+    return ComparedRun(*compared, ends, known["evidence"], doubted=len(doubted))
 
 
 def _with_small_cache(run: MeasuredRun, given: Given, posed: Posed, expected: LoadPrediction) -> LoadPrediction | None:
@@ -384,18 +393,13 @@ def doubts(metrics: Sequence[ComparedMetric], served: bool = True) -> list[str]:
     served: by a server, which may keep prompts.
     """
     said = [
-        f"{_WORDS[each.metric]} {_figure(each, each.measured)} is better than the {_figure(each, each.bound)} that "
+        f"{each.title} {each.text(each.measured)} is better than the {each.text(each.bound)} that "
         "the datasheet allows: prompts were cached, or the accelerator or the count is another"
         for each in metrics
         if each.impossible and each.bound
     ]
     early = served and any(each.metric == "ttft_ms" and each.verdict.startswith("faster") for each in metrics)
     return said or ([_REPEATED] if early else [])
-
-
-def _figure(metric: ComparedMetric, value: float | None) -> str:
-    value = value or 0.0
-    return f"{value:,.0f} tok/s" if metric.metric == "output_tok_s" else format_time(value / 1e3)
 
 
 def _steps(path: Path, given: Given, alone: bool) -> list[ComparedRun]:
@@ -435,8 +439,8 @@ def _memory(log: StartUp, given: Given, beside: bool) -> list[ComparedRun]:
     """
     unknown = log.called and not (log.facts.model or given.facts.model)
     called = f" (the log calls its model {log.called})" if unknown else ""
-    facts = known_facts(f"{log.source}{called}", log.facts, given.facts, ("model", "gpu"))
-    resolved = resolve_facts(facts, given, log.deployment)
+    facts = benchmark_runs.known_facts(f"{log.source}{called}", log.facts, given.facts, ("model", "gpu"))
+    resolved = benchmark_runs.resolve_facts(facts, given, log.deployment)
     plan, (memory, unknown_draft) = resolved.plan, _drafting(log, resolved.predictor)
     longest = float(log.max_len or plan.deployment.settings.max_model_len or plan.model.max_context or 8192)
     held = memory.evaluate(float(plan.deployment.dp), longest, 1.0)
@@ -456,15 +460,10 @@ def _memory(log: StartUp, given: Given, beside: bool) -> list[ComparedRun]:
     if fits and not log.state_bytes:  # states and tokens share SGLang's pool by a ratio that is not known here
         tokens = float(held.max_concurrency) * longest if log.printed_tokens else float(held.kv_pool_tokens)
         pairs.append(("kv_pool_tokens", log.kv_tokens, tokens))
-    pairs += [
-        ("graph_bytes", log.graph_bytes, held.graph_bytes),
-        ("activation_bytes", log.activation_bytes, float(held.activation_bytes)),
-    ]
-    found = tuple(
-        ComparedMetric(name, "log", measured, predicted)
-        for name, measured, predicted in pairs
-        if measured and predicted > 0.0
-    )
+    pairs.append(("graph_bytes", log.graph_bytes, held.graph_bytes))
+    pairs.append(("activation_bytes", log.activation_bytes, float(held.activation_bytes)))
+    known = ((name, measured, predicted) for name, measured, predicted in pairs if measured and predicted > 0.0)
+    found = tuple(ComparedMetric(name, "log", measured, predicted) for name, measured, predicted in known if measured)
     if not found:
         if beside:
             return []
@@ -472,15 +471,11 @@ def _memory(log: StartUp, given: Given, beside: bool) -> list[ComparedRun]:
     named = replace(facts, model=plan.model.name, gpu=plan.system.accelerator.name)
     doubted, claimed, capacity = [], (log.weight_bytes or 0.0) + pool, float(held.capacity_bytes)
     if claimed > capacity:
-        doubted.append(
-            f"weights and cache of the log take {format_bytes(claimed)}, more than the "
-            f"{format_bytes(capacity)} of {named.gpu}: the accelerator or --tp is another"
-        )
+        more = f"more than the {format_bytes(capacity)} of {named.gpu}: the accelerator or --tp is another"
+        doubted.append(f"weights and cache of the log take {format_bytes(claimed)}, {more}")
     if log.stored is not None and all(getattr(plan.precision.formats, kind).is_wide for kind in plan.model.matrices):
-        doubted.append(
-            f"the log's weights are quantised ({log.stored}), and the prediction has 16-bit ones: give "
-            "--model its config.json, or --weights"
-        )
+        wide = "the prediction has 16-bit ones: give --model its config.json, or --weights"
+        doubted.append(f"the log's weights are quantised ({log.stored}), and {wide}")
     less = fits and log.compiled and 0.0 < pool < _COLD * float(held.kv_pool_bytes)
     notes = (*doubted, *_cache_words(log), *([_COMPILED] if less else []), *unknown_draft, *resolved.warnings)
     return [ComparedRun(log.source, f"{facts.engine} start-up log", named, found, None, notes, doubted=len(doubted))]
@@ -503,7 +498,5 @@ def _cache_words(log: StartUp) -> list[str]:
     if not log.printed_tokens:
         return [f"the cache holds {log.kv_tokens:,} tokens"]
     pool = f" in {log.kv_bytes / GIB:.4g} GiB" if log.kv_bytes else ""
-    return [
-        f"the cache holds {log.concurrency:g} sequences of {log.max_len:,} tokens{pool}, {log.kv_tokens:,} "
-        f"tokens; the log's own {log.printed_tokens:,} are divided by groups of layers"
-    ]
+    holds = f"{log.concurrency:g} sequences of {log.max_len:,} tokens{pool}, {log.kv_tokens:,} tokens"
+    return [f"the cache holds {holds}; the log's own {log.printed_tokens:,} are divided by groups of layers"]

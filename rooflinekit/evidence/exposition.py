@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from rooflinekit.evidence.measurement import Fields, MeasuredRun, MeasuredSpread, RunFacts
@@ -91,9 +91,8 @@ def _samples(text: str, source: str) -> list[tuple[re.Match[str], Sample]]:
     try:
         from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415 - an extra
     except ImportError:
-        raise InputError(
-            "reading a server's metrics needs prometheus-client: pip install 'rooflinekit[watch]'"
-        ) from None
+        wanted = "prometheus-client: pip install 'rooflinekit[watch]'"
+        raise InputError(f"reading a server's metrics needs {wanted}") from None
     if (lines := text.count("\n")) > _MOST_LINES:
         raise SpecError(f"{source}: has {lines:,} lines of metrics; an engine has thousands, at most {_MOST_LINES:,}")
     try:
@@ -120,10 +119,8 @@ def read_scrape(text: str, time: float, source: str) -> Scrape:
     llms = {sample.labels.get("model") for hit, sample in samples if hit[2].startswith("llm_")}
     if samples and not llms and not any(hit[1] for hit, _ in samples):
         models = sorted({sample.labels["model"] for _, sample in samples if "model" in sample.labels})
-        raise SpecError(
-            f"{source}: is Triton with {', '.join(models) or 'no model'}, without TensorRT-LLM's metrics "
-            "(nv_trt_llm_, nv_llm_); give the engine's own address"
-        )
+        lacks = "without TensorRT-LLM's metrics (nv_trt_llm_, nv_llm_); give the engine's own address"
+        raise SpecError(f"{source}: is Triton with {', '.join(models) or 'no model'}, {lacks}")
     for hit, sample in samples:
         labels, name = sample.labels, hit[2]
         if name.startswith("inference_") and labels.get("model") not in llms:
@@ -143,27 +140,24 @@ def read_scrape(text: str, time: float, source: str) -> Scrape:
             wrong[name + edge] = f"{sample.name} is {error}"
         values.setdefault(name + edge, []).append(value)
     if not engine:
-        raise SpecError(
-            f"{source}: has no metric of {', '.join(_names()['engines'])}; start the server with its metrics on"
-        )
+        engines = ", ".join(_names()["engines"])
+        raise SpecError(f"{source}: has no metric of {engines}; start the server with its metrics on")
     found: dict[str, float] = {}
     for quantity, names in _names()["engines"][engine].items():
         for key, end in ((quantity, ""), (f"{quantity}.sum", "_sum"), (f"{quantity}.count", "_count")):
             each = next((values[name + end] for name in names if name + end in values), None)
             if each:
                 found[key] = sum(each) / (len(each) if quantity == "kv_use" else 1)
-        buckets = next(
-            (f"{name}_bucket.le." for name in names if any(key.startswith(f"{name}_bucket.le.") for key in values)),
-            "none",
-        )
-        sums = {name.removeprefix(buckets): sum(each) for name, each in values.items() if name.startswith(buckets)}
-        found |= {f"{quantity}.le.{edge}": count for edge, count in sums.items()}
+        for start in (f"{name}_bucket.le." for name in names):
+            sums = {key.removeprefix(start): sum(each) for key, each in values.items() if key.startswith(start)}
+            if sums:
+                found |= {f"{quantity}.le.{edge}": count for edge, count in sums.items()}
+                break
     size, count = (values.get(f"llm_kv_cache_block_metrics.{kind}", [0.0]) for kind in ("tokens_per", "max"))
     tokens = number_or(sum(blocks) or size[0] * sum(count), 0.0)
     known = {f"{name}{end}" for names in _names()["engines"][engine].values() for name in names for end in _ENDS}
-    notes = tuple(
-        f"{source}: {said}; it is left out" for name, said in wrong.items() if name.partition(".le.")[0] in known
-    )
+    told = (said for name, said in wrong.items() if name.partition(".le.")[0] in known)
+    notes = tuple(f"{source}: {said}; it is left out" for said in told)
     return Scrape(time, engine, model, found, int(tokens) or None, notes=notes)
 
 
@@ -226,11 +220,10 @@ def interval(before: Scrape, after: Scrape, source: str) -> MeasuredInterval | N
     gap = mean("gap") or ratio("gap_seconds", "output_tokens") or beyond_first
     first, whole = spread("ttft"), spread("e2e")
     gaps = MeasuredSpread(mean=1e3 * gap) if gap else spread("gap")
-    levels = {
-        name: [value for each in (before, after) if not math.isnan(value := each.values.get(name, math.nan))]
-        for name in _GAUGES
-    }
-    gauges = {name: sum(each) / len(each) for name, each in levels.items() if each}
+    gauges = dict[str, float]()
+    for name in _GAUGES:
+        levels = [value for each in (before, after) if not math.isnan(value := each.values.get(name, math.nan))]
+        gauges |= {name: fmean(levels)} if levels else {}
     facts = RunFacts(
         model=after.model,
         engine=_NAMES.get(after.engine, after.engine),
@@ -239,28 +232,13 @@ def interval(before: Scrape, after: Scrape, source: str) -> MeasuredInterval | N
         rate=begun / seconds or None,
         hits=ratio("hits", "asked"),
     )
-    run = MeasuredRun(
-        source,
-        f"{after.engine} metrics",
-        facts,
-        first,
-        gaps,
-        e2e=whole,
-        output_tok_s=grown.get("output_tokens", 0.0) / seconds or None,
-        request_s=ended / seconds or None,
-        unbegun=grown["prompt_seconds"] / seconds + gauges.get("waiting", 0.0) if "prompt_seconds" in grown else None,
-        servers=after.servers,
-    )
+    rates = grown.get("output_tokens", 0.0) / seconds or None, ended / seconds or None
+    unbegun = grown["prompt_seconds"] / seconds + gauges.get("waiting", 0.0) if "prompt_seconds" in grown else None
+    spreads = first, gaps, MeasuredSpread(), whole
+    run = MeasuredRun(source, f"{after.engine} metrics", facts, *spreads, *rates, unbegun, servers=after.servers)
     preemptions, moving = grown.get("preemptions"), _moving(grown)
-    return MeasuredInterval(
-        before.time,
-        after.time,
-        run,
-        **gauges,
-        preemptions=preemptions,
-        kv_tokens=after.kv_tokens,
-        moving_ms=moving and 1e3 * moving,
-    )
+    told = {"preemptions": preemptions, "moving_ms": moving and 1e3 * moving}
+    return MeasuredInterval(before.time, after.time, run, **gauges, **told, kv_tokens=after.kv_tokens)
 
 
 def read_page(source: str, text: str) -> MeasuredRun:
@@ -268,10 +246,8 @@ def read_page(source: str, text: str) -> MeasuredRun:
     look = read_scrape(text, math.inf, source)
     found = interval(replace(look, time=0.0, values={}), look, source)
     if found is None or not (found.run.ttft.middle[1] or found.run.tpot.middle[1] or found.run.e2e.middle[1]):
-        raise SpecError(
-            f"{source}: is one page of {look.engine} that times no request; record two with "
-            "`rooflinekit watch URL --record FILE`, or start the server with its request metrics on"
-        )
+        two = "record two with `rooflinekit watch URL --record FILE`, or start the server with its request metrics on"
+        raise SpecError(f"{source}: is one page of {look.engine} that times no request; {two}")
     note = "one page: all since the server started, warm-up and pauses too"
     if found.run.ttft.mean is None and found.run.ttft.p50:
         note += "; TTFT is the median of its buckets, since the page has no sum"
@@ -362,12 +338,8 @@ def read_recording(source: str, text: str) -> list[MeasuredInterval]:
     if len(looks) < 2:
         raise SpecError(lost[0] if lost else f"{source}: holds one scrape; a measurement needs two")
     count = len(lost) + sum(len(each) for _, each in looks)
-    notes = [
-        units_note(units),
-        _counted(samples, "samples are out of range"),
-        _counted(lost, f"of {count} scrapes are left out"),
-    ]
-    said = tuple(filter(None, notes))
+    wrong, absent = _counted(samples, "samples are out of range"), _counted(lost, f"of {count} scrapes are left out")
+    said = tuple(filter(None, (units_note(units), wrong, absent)))
     found = (between(old, new, f"{source} at {_clock(time)}") for (_, old), (time, new) in pairwise(looks))
     return [replace(each, run=replace(each.run, notes=(*each.run.notes, *said))) for each in found if each is not None]
 
@@ -535,24 +507,15 @@ class GrowingLog:
 
 def _request(fields: Fields) -> tuple[dict[str, float], str]:
     """Lengths, times and start of one request, and the unit of its start. Raises SpecError for one that it lacks."""
-    known = _names()
-    quantities = known["requests"] | known["optional"]
-    found = {
-        part: number
-        for part, names in quantities.items()
-        if (number := fields.number(*names, most=_MOST[part])) is not None
-    }
+    known, found = _names(), dict[str, float]()
+    for part, names in (known["requests"] | known["optional"]).items():
+        if (number := fields.number(*names, most=_MOST[part])) is not None:
+            found[part] = number
     if missing := next((part for part in known["requests"] if part not in found), None):
         raise SpecError(f"{fields.source}: has no {missing}: none of {', '.join(known['requests'][missing])}")
-    if wrong := next(
-        (
-            f"{a} {found[a]:g} is more than {b} {found[b]:g}"
-            for a, b in _ORDERED
-            if a in found and found[a] > _CLOSE * found[b]
-        ),
-        None,
-    ):
-        raise SpecError(f"{fields.source}: {wrong}")
+    for a, b in _ORDERED:
+        if a in found and found[a] > _CLOSE * found[b]:
+            raise SpecError(f"{fields.source}: {a} {found[a]:g} is more than {b} {found[b]:g}")
     if empty := next((part for part in ("isl", "osl") if found[part] < 1.0), None):
         raise SpecError(f"{fields.source}: {empty} is {found[empty]:g}; a request has a token in and one out")
     name = next((name for name in known["start"] if fields.data.get(name) is not None), None)
@@ -569,33 +532,20 @@ def _minute(
 
     Those under way and those that wait are Little's law: their seconds over those of the minute.
     """
-
-    def mean(values: Iterator[float]) -> float:
-        found = list(values)
-        return math.fsum(found) / len(found) if found else 0.0
-
     start, end = within
     seconds = max(end - start, 1e-3)
     rate = len(requests) / seconds
-    stay = mean(each["e2e"] for each in requests)
+    stay, isl, osl = (fmean(each[part] for each in requests) for part in ("e2e", "isl", "osl"))
     gaps = [1e3 * max(each["e2e"] - each["ttft"], 0.0) / (each["osl"] - 1.0) for each in requests if each["osl"] > 1.0]
-    isl, osl = (mean(each[part] for each in requests) for part in ("isl", "osl"))
     first = [1e3 * each["ttft"] for each in requests]
     cached, waits = ([each for each in requests if part in each] for part in ("cached", "queue"))
     hits = sum(each["cached"] for each in cached) / max(sum(each["isl"] for each in cached), 1.0) if cached else None
     facts = RunFacts(model=read.model, isl=isl, osl=osl, rate=came / seconds, hits=hits)
-    waiting = rate * mean(each["queue"] for each in waits) if waits else None
-    run = MeasuredRun(
-        f"{source} at {_clock(end)}",
-        "request log",
-        facts,
-        MeasuredSpread(mean=mean(iter(first)), low=min(first)),
-        MeasuredSpread(mean=mean(iter(gaps))),
-        e2e=MeasuredSpread(mean=1e3 * stay),
-        output_tok_s=rate * osl,
-        request_s=rate,
-        notes=read.notes,
-    )
+    waiting = rate * fmean(each["queue"] for each in waits) if waits else None
+    ttft, tpot = MeasuredSpread(mean=fmean(first), low=min(first)), MeasuredSpread(mean=fmean(gaps) if gaps else 0.0)
+    spreads = ttft, tpot, MeasuredSpread(), MeasuredSpread(mean=1e3 * stay)
+    name = f"{source} at {_clock(end)}"
+    run = MeasuredRun(name, "request log", facts, *spreads, rate * osl, rate, notes=read.notes)
     running = rate * stay - (waiting or 0.0)
     return MeasuredInterval(start, end, run, running, waiting, moving_ms=median(gaps) if gaps else None)
 

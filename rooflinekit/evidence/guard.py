@@ -30,15 +30,8 @@ from rooflinekit.estimation.results import time_by_cause
 from rooflinekit.evidence.accuracy import timed_rows, timed_with
 from rooflinekit.evidence.benchmark_runs import Given, pose
 from rooflinekit.evidence.compare import Gap, attribute, metrics_of
-from rooflinekit.evidence.kernel_fit.groups import (
-    KEY,
-    SUFFIX,
-    VERSIONS,
-    Group,
-    checked_table,
-    kernel_groups,
-    read_kernel_tables,
-)
+from rooflinekit.evidence.kernel_fit import groups
+from rooflinekit.evidence.kernel_fit.groups import KEY, SUFFIX, VERSIONS, Group
 from rooflinekit.evidence.kernel_fit.tables import OPERATIONS
 from rooflinekit.evidence.measured import MeasuredRun, is_benchmark, read_measurements
 from rooflinekit.evidence.measurement import Fields
@@ -148,9 +141,8 @@ def _nvbench(source: str, data: Mapping[str, object]) -> Iterator[BenchmarkValue
             if own.data.get("is_skipped"):
                 continue
             summaries = [(each, part.data) for each in own.entries("summaries") for part in each.entries("data")]
-            told = {
-                str(each.data.get("tag")): part.get("value") for each, part in summaries if part.get("name") == "value"
-            }
+            values = ((each, part) for each, part in summaries if part.get("name") == "value")
+            told = {str(each.data.get("tag")): part.get("value") for each, part in values}
             figures = Fields(f"{source}: {name}", told)
             value = figures.number(_MEAN, _BATCH)
             if not value:
@@ -163,7 +155,7 @@ def _nvbench(source: str, data: Mapping[str, object]) -> Iterator[BenchmarkValue
 
 def _kernel_table(path: Path) -> Iterator[BenchmarkValue]:
     """Rows of a kernel table or a measurement file; the p10 and p90 of a row say how it spreads."""
-    for operation, table in read_kernel_tables(path):
+    for operation, table in groups.read_kernel_tables(path):
         own = {*KEY, *OPERATIONS[operation].needed.split()}
         texts = [name for name in table if name in own or (table[name].dtype == object and name not in VERSIONS)]
         for row in table.to_dict("records"):
@@ -196,12 +188,8 @@ def _table(path: Path, unit: str | None) -> Iterator[BenchmarkValue]:
 
 def _served_readings(run: MeasuredRun) -> Iterator[BenchmarkValue]:
     facts = run.facts
-    load = {
-        "in": facts.isl and round(facts.isl),
-        "out": facts.osl and round(facts.osl),
-        "rate": facts.rate,
-        "in flight": facts.concurrency,
-    }
+    load = {"in": facts.isl and round(facts.isl), "out": facts.osl and round(facts.osl)}
+    load |= {"rate": facts.rate, "in flight": facts.concurrency}
     said = _named(str(facts.model or "model"), {name: cell for name, cell in load.items() if cell})
     for metric in _SERVED:
         if value := run.figures[metric][1]:
@@ -284,14 +272,8 @@ class Guarded(Answer):
     def to_dict(self) -> Json:
         """The JSON of the command."""
         rows = [asdict(row) | {"regressed": row.regressed} for row in self.checks]
-        return {
-            "against": self.against,
-            "regressed": len(self.regressions),
-            "checks": rows,
-            "noise": self.noise,
-            "notes": list(self.notes),
-            "version": self.version,
-        }
+        told = {"noise": self.noise, "notes": list(self.notes), "version": self.version}
+        return {"against": self.against, "regressed": len(self.regressions), "checks": rows, **told}
 
 
 def guard(
@@ -340,9 +322,8 @@ def _by_baseline(
 ) -> Guarded:
     shared = [name for name in now if name in before]
     if not shared:
-        raise InputError(
-            f"no row is in both: {next(iter(now))!r} is not in the baseline, which has {next(iter(before))!r}"
-        )
+        first, other = next(iter(now)), next(iter(before))
+        raise InputError(f"no row is in both: {first!r} is not in the baseline, which has {other!r}")
     own = {name: _deviation(now[name], before[name]) for name in shared}
     known = [deviation for deviation in own.values() if deviation is not None]
     usual = max(median(known), _FINEST) if known else noise or ASSUMED
@@ -428,9 +409,8 @@ def _by_prediction(rows: Sequence[BenchmarkValue], given: Given) -> Guarded:
             lost["no calibration"] += 1
             continue
         cause = predicted.cause(row.value, predicted.expected, "predicted") if change > limit else ""
-        checks.append(
-            Check(row.name, row.value, predicted.expected, False, change, limit, detectable, row.value / total, cause)
-        )
+        judged = (change, limit, detectable, row.value / total, cause)
+        checks.append(Check(row.name, row.value, predicted.expected, False, *judged))
         fast += row.value < predicted.bound
         releases[predicted.release] += 1
     if not checks:
@@ -470,10 +450,8 @@ class _Predicted:
         """Resource that limits the kernel, and the share of the datasheet's rate that it reaches."""
         if self.limit == "overhead":
             return f"waits for {_LIMITS[self.limit]}: {other * 1e6:.3g} µs {said}"
-        return (
-            f"waits for {_LIMITS[self.limit]}: {percent(self.bound / value)} of the datasheet's rate, "
-            f"{percent(self.bound / other)} {said}"
-        )
+        reached, should = percent(self.bound / value), percent(self.bound / other)
+        return f"waits for {_LIMITS[self.limit]}: {reached} of the datasheet's rate, {should} {said}"
 
 
 def _kernels(
@@ -490,9 +468,9 @@ def _kernels(
 
     found: list[tuple[BenchmarkValue, _Predicted]] = []
     for operation, listed in by_operation.items():
-        table = checked_table(Path(operation), operation, pd.DataFrame(listed), notes)
+        table = groups.checked_table(Path(operation), operation, pd.DataFrame(listed), notes)
         table = table.sort_values("gpus", kind="stable") if "gpus" in table else table
-        for group in kernel_groups(operation, table) if len(table) else ():
+        for group in groups.kernel_groups(operation, table) if len(table) else ():
             try:
                 predicted = _group(group, given)
             except RooflinekitError as error:
@@ -524,11 +502,11 @@ def _served_cause(row: BenchmarkValue, old: BenchmarkValue) -> str:
     """Cause that made a serving run slower than another one, by the figures that tell steps from waiting."""
     if row.run is None or old.run is None:
         return ""
-    what, figure, rest, now, before = (
-        ("its own prompt", "smallest TTFT", "waiting", row.run.ttft.low, old.run.ttft.low)
-        if row.metric == "ttft_ms"
-        else ("a step", "median gap between tokens", "prompts of others", row.run.itl.p50, old.run.itl.p50)
-    )
+    what, figure, rest = "a step", "median gap between tokens", "prompts of others"
+    now, before = row.run.itl.p50, old.run.itl.p50
+    if row.metric == "ttft_ms":
+        what, figure, rest = "its own prompt", "smallest TTFT", "waiting"
+        now, before = row.run.ttft.low, old.run.ttft.low
     if not now or not before:
         return ""
     return f"{what} {percent(now / before - 1.0, 1, signed=True)} ({figure}), the rest is {rest}"
@@ -551,13 +529,10 @@ def _served(rows: Sequence[BenchmarkValue], given: Given, notes: Counter[str]) -
         if posed.resolved.plan.calibration is None or expected.overloaded:
             notes["no calibration, or more load than can be served"] += len(own)
             continue
-        if output := posed.run.output_tok_s:  # of requests, where the user says what the file leaves out
-            own = [
-                replace(row, name=row.name.removesuffix(_REQUESTS) + _OUTPUT, value=output, metric="output_tok_s")
-                if row.metric == "request_s"
-                else row
-                for row in own
-            ]
+        for place, row in enumerate(own):  # of requests, where the user says what the file leaves out
+            if row.metric == "request_s" and (output := posed.run.output_tok_s):
+                name = row.name.removesuffix(_REQUESTS) + _OUTPUT
+                own[place] = replace(row, name=name, value=output, metric="output_tok_s")
         own = [row for row in own if all(0.0 < end < math.inf for end in expected.ends.get(row.metric, (0.0,)))]
         beaten += sum(each.impossible for each in metrics_of(run, expected) if each.metric in _SERVED)
         gap, more = attribute(run, expected, posed.load), max(posed.load.osl.mean - 1.0, 1.0)

@@ -17,14 +17,9 @@ from statistics import median
 import pandas as pd
 
 from rooflinekit.estimation.options import OwnKeywords
+from rooflinekit.evidence import accuracy_serving as tables
 from rooflinekit.evidence import rivals
-from rooflinekit.evidence.accuracy_serving import (
-    ServedGroup,
-    predict_group,
-    published_table,
-    read_serving_table,
-    served_groups,
-)
+from rooflinekit.evidence.accuracy_serving import ServedGroup, predict_group
 from rooflinekit.evidence.benchmark_runs import Given, pose
 from rooflinekit.evidence.compare import metrics_of
 from rooflinekit.evidence.measured import MeasuredRun, is_benchmark, read_measurements
@@ -134,7 +129,7 @@ def league(
     """
     told, unanswered = progress or (lambda _: None), Counter[str]()
     found: list[tuple[LeagueFigure, RivalQuestion]] = []
-    for path in files or [published_table()]:
+    for path in files or [tables.published_table()]:
         told(path.name)
         if is_benchmark(path):
             found += _of_runs(path, Given.of(**said, calibration=calibration), unanswered)
@@ -154,10 +149,8 @@ def league(
             continue
         told(rivals.TITLES[tool])
         answers[rivals.TITLES[tool]] = _ask(python, tool, [question for _, question in found])
-    figures = tuple(
-        _beside(figure, {tool: each[place] for tool, each in answers.items()})
-        for place, (figure, _) in enumerate(found)
-    )
+    told_by = ({tool: each[place] for tool, each in answers.items()} for place in range(len(found)))
+    figures = tuple(_beside(figure, said) for (figure, _), said in zip(found, told_by, strict=True))
     standings = tuple(_standing(tool, figures) for tool in (OURS, BOUND, *answers))
     return League(figures, standings, dict(unanswered), tuple(absent))
 
@@ -205,7 +198,7 @@ def _median(figures: Sequence[LeagueFigure], tool: str, of: Callable[[float], fl
 def _of_table(
     path: Path, calibration: str | None, unanswered: Counter[str]
 ) -> Iterator[tuple[LeagueFigure, RivalQuestion]]:
-    for group in served_groups(read_serving_table(path), calibration, unanswered):
+    for group in tables.served_groups(tables.read_serving_table(path), calibration, unanswered):
         ours, bounds = predict_group(group, ends=False), _bounds(group)
         unanswered.update(ours.reason[ours.reason != ""].tolist())
         rows = group.table[["source_key", "metric", "value"]].itertuples(index=False)
@@ -240,15 +233,10 @@ def questions(group: ServedGroup) -> Iterator[RivalQuestion]:
     facts = _deployment(plan) | {"drafts": group.server.draft_tokens, "accepted": _accepted(group.server.draft_tokens)}
     columns = (table[name] for name in ("load", "isl", "osl", "concurrency", "rate", "requests"))
     for load, isl, osl, users, rate, requests, share in zip(*columns, shrunk, strict=True):
-        yield RivalQuestion(
-            load=load,
-            isl=isl * share,
-            osl=1.0 if math.isnan(osl) else osl * share,
-            users=0.0 if math.isnan(users) else users,
-            rate=0.0 if math.isnan(rate) else rate,
-            requests=0 if math.isnan(requests) else round(requests),
-            **facts,
-        )
+        told = [0.0 if math.isnan(each) else each for each in (users, rate, requests)]
+        lengths = {"isl": isl * share, "osl": 1.0 if math.isnan(osl) else osl * share}
+        load_of = {"load": load, "users": told[0], "rate": told[1], "requests": round(told[2])}
+        yield RivalQuestion(**facts, **lengths, **load_of)
 
 
 def mean_share(group: ServedGroup) -> pd.Series[float]:

@@ -9,21 +9,14 @@ import csv
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rooflinekit.estimation.options import OwnKeywords, options_of
 from rooflinekit.estimation.scenario import Placed
-from rooflinekit.evidence.exposition import (
-    WANTED,
-    MeasuredInterval,
-    is_recording,
-    is_request_log,
-    read_page,
-    read_recording,
-    read_request_log,
-    spans,
-)
+from rooflinekit.evidence import exposition
+from rooflinekit.evidence.exposition import MeasuredInterval, is_recording
 from rooflinekit.evidence.measurement import PREDICTED, Fields, MeasuredRun, MeasuredSpread, RunFacts, StartUp
 from rooflinekit.evidence.pasted import is_pasted, read_pasted
 from rooflinekit.evidence.startup import is_startup, read_startup, read_startups
@@ -75,7 +68,7 @@ def read_intervals(path: Path) -> list[MeasuredInterval]:
         return found
     why = "is neither a recording of `rooflinekit watch` nor a log of requests in JSON lines"
     if text.lstrip()[:1] == "{":
-        why = f"no line is a request with {WANTED}; docs/watch.md has the other names"
+        why = f"no line is a request with {exposition.WANTED}; docs/watch.md has the other names"
     elif _EXPOSITION.search(text):
         why = "is one page without the time of its scrape: `rooflinekit compare` reads it; give an address here"
     raise SpecError(f"{path}: {why}")
@@ -104,12 +97,12 @@ def _written(text: str) -> str:
 
 def _intervals(path: Path, text: str) -> list[MeasuredInterval]:
     if is_recording(text):
-        return read_recording(path.name, text)
+        return exposition.read_recording(path.name, text)
     if not _JSON.match(text) or text.lstrip()[:1] != "{":
         return []
     lines, errors = _request_lines(path, text)
-    if any(map(is_request_log, lines)):
-        return read_request_log(path.name, lines, list(map(str, errors)))
+    if any(map(exposition.is_request_log, lines)):
+        return exposition.read_request_log(path.name, lines, list(map(str, errors)))
     if errors:
         raise errors[0]
     return []
@@ -118,11 +111,11 @@ def _intervals(path: Path, text: str) -> list[MeasuredInterval]:
 def _request_lines(path: Path, text: str) -> tuple[list[Mapping[str, object]], list[SpecError]]:
     """The objects of JSON lines, and what is wrong with others; the last one may still be written."""
     if (entries := _document(text)) is not None:
-        return [span for data in entries if isinstance(data, Mapping) for span in spans(data)], []
+        return [span for data in entries if isinstance(data, Mapping) for span in exposition.spans(data)], []
     found, errors, lines = list[Mapping[str, Any]](), list[SpecError](), text.splitlines()
     for number, line in enumerate(lines, 1):
         try:
-            found += (span for _, data in json_lines(path, [line], number) for span in spans(data))
+            found += (span for _, data in json_lines(path, [line], number) for span in exposition.spans(data))
         except SpecError as error:
             if number < len(lines) or text.endswith("\n"):
                 errors.append(error)
@@ -189,43 +182,26 @@ def _predicted(source: str, data: Parsed) -> MeasuredRun:
     load, options = whole.inside("load"), options_of(Placed)
     static = inputs.count("concurrency") is None and inputs.number("rate") is None
     isl = inputs.number("isl")
-    said = {
-        name: value
-        for name, value in inputs.data.items()
-        if name in options and value not in (None, False, options[name].default)
-    }
-    said = {name: value for name, value in said.items() if name not in _ELSEWHERE}
+    known = {name: value for name, value in inputs.data.items() if name in options and name not in _ELSEWHERE}
+    said = {name: value for name, value in known.items() if value not in (None, False, options[name].default)}
     if said.get("attention_weights") == said.get("weights"):
         said.pop("attention_weights", None)
     if said.get("lm_head") in ("bf16", "fp16", "fp32"):
         said.pop("lm_head")
     engine = "@".join(filter(None, (whole.text("engine"), inputs.text("engine_version"))))
     users = inputs.count("batch") if static else inputs.count("concurrency")
-    facts = RunFacts(
-        whole.text("model"),
-        whole.text("gpu"),
-        engine,
-        inputs.count("tp"),
-        isl,
-        inputs.number("osl"),
-        users,
-        inputs.number("rate"),
+    deployed = (whole.text("model"), whole.text("gpu"), engine, inputs.count("tp"))
+    facts = RunFacts(*deployed, isl, inputs.number("osl"), users, inputs.number("rate"))
+    facts = replace(
+        facts,
         requests=users if static else load.count("requests"),
         max_num_seqs=inputs.count("max_num_seqs"),
         hits=(inputs.number("cached") or 0.0) / isl if isl else None,
         warmup=load.count("warmup") or None,
     )
-    return MeasuredRun(
-        source,
-        PREDICTED,
-        facts,
-        MeasuredSpread(whole.number("ttft_ms")),
-        MeasuredSpread(whole.number("tpot_ms")),
-        e2e=MeasuredSpread(whole.number("e2e_ms")),
-        output_tok_s=whole.number("output_tok_s"),
-        static=static,
-        deployment=tuple(said.items()),
-    )
+    ttft, tpot, e2e = (MeasuredSpread(whole.number(f"{name}_ms")) for name in ("ttft", "tpot", "e2e"))
+    spreads, rate, deployment = (ttft, tpot, MeasuredSpread(), e2e), whole.number("output_tok_s"), tuple(said.items())
+    return MeasuredRun(source, PREDICTED, facts, *spreads, rate, static=static, deployment=deployment)
 
 
 # GuideLLM (`benchmarks.json`): one measurement for each strategy that it ran
@@ -294,20 +270,14 @@ def _aiperf(source: str, tool: str, data: Mapping[str, object]) -> MeasuredRun:
     config = fields.inside("input_config")
     phases = config.data.get("phases")
     entries = phases if isinstance(phases, list) else list(phases.values()) if isinstance(phases, Mapping) else []
-    counted = [
-        Fields(f"{config.source}.phases", entry)
-        for entry in entries
-        if isinstance(entry, Mapping) and not entry.get("exclude_from_results")
-    ]
+    kept = (each for each in entries if isinstance(each, Mapping) and not each.get("exclude_from_results"))
+    counted = [Fields(f"{config.source}.phases", entry) for entry in kept]
     loads = [config.inside("loadgen"), config.inside("perf_analyzer", "stimulus"), *counted, config]
     rate = next(filter(None, (load.number("request_rate", "rate") for load in loads)), None)
     concurrency = next(filter(None, (load.count("concurrency") for load in loads)), None)
     constant = any(load.text("arrival_pattern", "request_rate_mode", "type") == "constant" for load in loads)
-    models = (
-        part.data.get(key)
-        for part in (config.inside("endpoint"), config)
-        for key in ("model_names", "model_name", "model")
-    )
+    keys, parts = ("model_names", "model_name", "model"), (config.inside("endpoint"), config)
+    models = (part.data.get(key) for part in parts for key in keys)
     named = (model[0] if isinstance(model, list) else model for model in models if model)
     told: OwnKeywords = {"rate": rate, "concurrency": None if rate else concurrency}
     told["cv"] = 0.0 if constant and rate else None
@@ -350,5 +320,5 @@ def _mlperf(source: str, text: str) -> MeasuredRun:
 _TEXTS: dict[str, Callable[[str, str], MeasuredRun | StartUp]] = {
     "aiperf": _aiperf_csv,
     "mlperf": _mlperf,
-    "exposition": read_page,
+    "exposition": exposition.read_page,
 }

@@ -190,12 +190,10 @@ def _blocks(source: str, text: str, from_json: Parser) -> Iterator[MeasuredRun]:
         for start, following in pairwise((*starts, len(text))):
             rule = _RULE.search(text, start + 1, following) if tool == "serve" else None
             end = rule.end() if rule else following
-            before = {
-                name: hits[-1]
-                for name, ones in _tables()["before"].items()
-                for one in ones
-                if (hits := re.findall(one, text[done:start]))
-            }
+            before = dict[str, object]()
+            for name, ones in _tables()["before"].items():
+                for hits in (re.findall(one, text[done:start]) for one in ones):
+                    before |= {name: hits[-1]} if hits else {}
             pairs = [pair for pair in _PAIR.findall(text[start:end]) if pair[0].lower() != "concurrency"]  # achieved
             record = before | _record(source, pairs, strict=False)
             how = How("console block") if tool == "serve" else How("trtllm-bench", "trtllm")
@@ -218,12 +216,11 @@ def _markdown(source: str, text: str, from_json: Parser) -> Iterator[MeasuredRun
         if {"test", "t/s"} <= columns.keys():
             yield from (_llama_row(source, dict(zip(columns, row, strict=False)), device) for row in rows)
         elif not any(named) and all(_STATISTIC.fullmatch(cell.lower()) for cell in head[1:]):  # as AIPerf prints a run
-            tpots = [(row[0].lower().replace("inter token latency", "tpot"), row) for row in rows]
-            pairs = [
-                (label if head[place].lower() in ("avg", "mean") else f"{head[place]} {label}", row[place])
-                for label, row in tpots
-                for place in range(1, min(len(head), len(row)))
-            ]
+            pairs = []
+            for first, *cells in rows:
+                label = first.lower().replace("inter token latency", "tpot")
+                for part, cell in zip(head[1:], cells, strict=False):
+                    pairs.append((label if part.lower() in ("avg", "mean") else f"{part} {label}", cell))
             yield from _run(source, _TABLE, _record(source, pairs))
         elif any(each and each[0].startswith(_MEASURED) for each in named):
             for row in rows:
@@ -260,11 +257,8 @@ def _llama_row(source: str, cells: Mapping[str, str], device: str | None) -> Mea
     weights = gguf_format(cells.get("model", ""))
     deployment: OwnKeywords = {"weights": weights} if weights else {}
     deployment |= formats_of(None, cells.get("type_k"))
-    deployment |= {
-        option: int(cells[key])
-        for key, option in LLAMA_COUNTS.items()
-        if cells.get(key, "").isdigit() and int(cells[key])
-    }
+    counts = {option: cells.get(key, "") for key, option in LLAMA_COUNTS.items()}
+    deployment |= {option: int(text) for option, text in counts.items() if text.isdigit() and int(text)}
     if (layers := cells.get("ngl", "")).isdigit():
         deployment["resident_layers"] = int(layers)
     tokens = int(test[1] or 0), int(test[2] or 0), int(test[3] or 0)

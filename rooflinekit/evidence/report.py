@@ -10,7 +10,7 @@ from statistics import median
 from xml.etree import ElementTree as ET
 
 from rooflinekit.evidence.accuracy import FIGURES, Accuracy
-from rooflinekit.evidence.compare import CAUSES, ComparedMetric, ComparedRun, Comparison
+from rooflinekit.evidence.compare import CAUSES, TITLES, ComparedMetric, ComparedRun, Comparison
 from rooflinekit.evidence.engine_fit.fit import EngineFit, Error
 from rooflinekit.evidence.guard import Check, Guarded
 from rooflinekit.evidence.kernel_fit.groups import KEY
@@ -18,22 +18,9 @@ from rooflinekit.evidence.league import OURS, League, Standing
 from rooflinekit.evidence.league import LeagueFigure as Rated
 from rooflinekit.evidence.watching import Beside, Figure, Watched
 from rooflinekit.evidence.why import Why
-from rooflinekit.model.types.units import format_bytes, format_time, percent, significant
-from rooflinekit.report.document import (
-    WIDTH,
-    CellTable,
-    Document,
-    Items,
-    Section,
-    Words,
-    calibrated,
-    footer,
-    machine,
-    ms,
-    notes,
-    signed_ms,
-    three,
-)
+from rooflinekit.model.types.units import format_time, percent, significant
+from rooflinekit.report import document as blocks
+from rooflinekit.report.document import CellTable, Document, Items, Section, Words, apart, footer, ms, signed_ms, three
 from rooflinekit.specs.calibration.served import ServedFile
 from rooflinekit.specs.engines import UNITLESS
 from rooflinekit.version import __version__
@@ -77,13 +64,9 @@ def accuracy_document(found: Accuracy) -> Document:
     ]
     counted = f"{found.answered} of {found.rows} rows answered; errors are |predicted − measured| / measured"
     used = ", ".join(f"{name} ({digest})" for name, digest in found.calibrations.items())
-    return [
-        Section(counted, []),
-        Section("", [CellTable(["median over groups", *_HEADER], summary)]),
-        *(Section("", [_groups(found, kind)]) for kind in found.summary),
-        *(Section("", [Words(f"{n} rows not answered: {reason}")]) for reason, n in found.unanswered.items()),
-        footer(f"calibration {used}" if used else "", ()),
-    ]
+    tables = (CellTable(["median over groups", *_HEADER], summary), *(_groups(found, kind) for kind in found.summary))
+    left = (Words(f"{n} rows not answered: {reason}") for reason, n in found.unanswered.items())
+    return [Section(counted, []), *apart(*tables, *left), footer(f"calibration {used}" if used else "", ())]
 
 
 _NAME = 34  # columns of a group's name
@@ -107,19 +90,6 @@ def _percent(value: float | None) -> str:
     return "-" if value is None else percent(value, 1)
 
 
-_NAMES = {
-    "ttft_ms": "TTFT",
-    "tpot_ms": "TPOT",
-    "e2e_ms": "E2EL",
-    "output_tok_s": "output",
-    "weight_bytes": "weights",
-    "kv_bytes_per_token_per_gpu": "cache a token",
-    "kv_pool_bytes": "cache pool",
-    "kv_bytes_per_sequence_per_gpu": "cache a sequence",
-    "kv_pool_tokens": "tokens in the pool",
-    "graph_bytes": "graphs",
-    "activation_bytes": "activations",
-}
 _FACTS = ("model", "gpu", "engine", "tp", "isl", "osl", "concurrency", "rate", "requests")
 
 
@@ -140,7 +110,7 @@ def comparison_rows(found: Comparison) -> list[dict[str, object]]:
 def comparison_document(found: Comparison) -> Document:
     """The whole answer."""
     failed = (f"not compared: {source}: {why.removeprefix(f'{source}: ')}" for source, why in found.failed.items())
-    return [*(section for run in found.runs for section in _run(run)), Section("", [Items(*failed)])]
+    return [*(section for run in found.runs for section in _run(run)), *apart(Items(*failed))]
 
 
 def _run(run: ComparedRun) -> Iterator[Section]:
@@ -151,51 +121,46 @@ def _run(run: ComparedRun) -> Iterator[Section]:
         parts.append(f"{facts.isl:.0f} token{'' if facts.isl == 1 else 's'} in, {facts.osl:.0f} out")
         parts.append(f"{facts.rate:g} requests/s" if facts.rate else f"{facts.concurrency} in flight")
     yield Section(f"{run.source} ({run.tool})", [Words("; ".join(parts))])
+    yield from apart(*_compared(run))
+    yield footer(blocks.calibrated(run.calibration), run.notes[run.doubted :])
+
+
+def _compared(run: ComparedRun) -> Iterator[blocks.Block]:
+    """What doubts the run, its figures beside the predicted ones, and what the gap is made of."""
     if run.doubted:
-        yield Section("", [notes(run.notes[: run.doubted])])
-    cells = [
-        [
-            _NAMES[metric.metric],
-            metric.statistic,
-            _value(metric, metric.measured),
-            _value(metric, metric.predicted),
-            percent(metric.error, 1, signed=True),
-        ]
-        for metric in run.metrics
-    ]
-    yield Section("", [CellTable(["", "", "measured", "predicted", "error"], cells, left=(0, 1))])
-    judged = [[_NAMES[each.metric], _interval(each), each.verdict] for each in run.metrics if each.verdict]
+        yield blocks.notes(run.notes[: run.doubted])
+    cells, judged = [], []
+    for each in run.metrics:
+        error = percent(each.error, 1, signed=True)
+        cells.append([each.title, each.statistic, each.text(each.measured), each.text(each.predicted), error])
+        if each.verdict:
+            judged.append([each.title, _interval(each), each.verdict])
+    yield CellTable(["", "", "measured", "predicted", "error"], cells, left=(0, 1))
     if judged:
-        yield Section("", [CellTable(["", "90 % interval", "the run is"], judged, left=(0, 2))])
+        yield CellTable(["", "90 % interval", "the run is"], judged, left=(0, 2))
     if run.gap is not None:
         causes = [[cause, signed_ms(getattr(run.gap, f"{cause}_ms"))] for cause in CAUSES]
-        yield Section("", [CellTable(["measured − predicted E2EL", signed_ms(run.gap.e2e_ms)], causes)])
+        yield CellTable(["measured − predicted E2EL", signed_ms(run.gap.e2e_ms)], causes)
         if run.gap.in_flight is not None:
-            offered = f" of {facts.concurrency}" if facts.concurrency else ""
-            yield Section("", [Words(f"{run.gap.in_flight:.1f}{offered} requests were in flight on average")])
+            offered = f" of {run.facts.concurrency}" if run.facts.concurrency else ""
+            yield Words(f"{run.gap.in_flight:.1f}{offered} requests were in flight on average")
     if run.why is not None:
         yield from _reconciled(run, run.why)
-    yield footer(calibrated(run.calibration), run.notes[run.doubted :])
 
 
-def _reconciled(run: ComparedRun, why: Why) -> Iterator[Section]:
-    times = [each for each in run.metrics if each.metric in ("ttft_ms", "tpot_ms")]
-    rows = [
-        [
-            ", ".join(f"{_option(change.option)} {_said(change.value)}" for change in reason.changes),
-            ", ".join(_said(change.was) for change in reason.changes),
-            *(ms(reason.predicted[each.metric]) for each in times),
-            f"{reason.misfit:.1f}",
-            f"{reason.score:.1f}",
-        ]
-        for reason in why.reasons
-    ]
-    head = ["changes that explain it", "in place of", *(_NAMES[each.metric] for each in times), "misfit", "score"]
+def _reconciled(run: ComparedRun, why: Why) -> Iterator[blocks.Block]:
+    times, rows = [each for each in run.metrics if each.metric in ("ttft_ms", "tpot_ms")], []
+    for reason in why.reasons:
+        changes = ", ".join(f"{_option(change.option)} {_said(change.value)}" for change in reason.changes)
+        was = ", ".join(_said(change.was) for change in reason.changes)
+        predicted = [ms(reason.predicted[each.metric]) for each in times]
+        rows.append([changes, was, *predicted, f"{reason.misfit:.1f}", f"{reason.score:.1f}"])
+    head = ["changes that explain it", "in place of", *(each.title for each in times), "misfit", "score"]
     if rows:
         rows.append(["measured", "", *(ms(each.measured) for each in times), "", ""])
-        yield Section("", [CellTable(head, rows, left=(0, 1), room=_CHANGES)])
+        yield CellTable(head, rows, left=(0, 1), room=_CHANGES)
     more = "" if rows else "; none is worth its price" if why.misfit > 1.0 else ": it needs no explanation"
-    yield Section("", [Words(f"misfit as assumed {why.misfit:.1f}, {why.tried} changes tried{more}")])
+    yield Words(f"misfit as assumed {why.misfit:.1f}, {why.tried} changes tried{more}")
 
 
 def _option(name: str) -> str:
@@ -220,15 +185,7 @@ _FACT_WORDS = {
 def _interval(metric: ComparedMetric) -> str:
     if metric.low is None or metric.high is None:
         return ""
-    return f"{_value(metric, metric.low).removesuffix(' tok/s')} – {_value(metric, metric.high)}"
-
-
-def _value(metric: ComparedMetric, value: float) -> str:
-    if metric.metric.endswith("_ms"):
-        return ms(value)
-    if metric.metric == "kv_pool_tokens":
-        return f"{value:,.0f}"
-    return f"{value:,.0f} tok/s" if metric.metric == "output_tok_s" else format_bytes(value)
+    return f"{metric.text(metric.low).removesuffix(' tok/s')} – {metric.text(metric.high)}"
 
 
 _LONGEST = 40  # letters of a file's name
@@ -236,7 +193,7 @@ _LONGEST = 40  # letters of a file's name
 
 def fit_document(fit: EngineFit) -> Document:
     """The whole answer."""
-    noise = ", ".join(f"{_NAMES[name]} {percent(size, 1)}" for name, size in fit.noise.items())
+    noise = ", ".join(f"{TITLES[name]} {percent(size, 1)}" for name, size in fit.noise.items())
     doubts = [f"unexplained by the costs, one standard deviation: {noise}"]
     if fit.alike:
         pairs = ", ".join(f"{first} and {second}" for first, second in fit.alike)
@@ -244,21 +201,13 @@ def fit_document(fit: EngineFit) -> Document:
     doubts += [f"note: {note}" for note in fit.notes]
     doubts += [f"not used: {name}: {why}" for name, why in fit.failed.items()]
     limits = {"most": "at the most", "least": "at the least"}
-    costs = [
-        [
-            each.prior.name,
-            _cost(each.prior.name, each.prior.value, each.prior.spread),
-            _cost(each.prior.name, each.value, each.spread),
-            percent(each.data),
-            limits.get(each.at, ""),
-        ]
-        for each in fit.outcomes
-    ]
-    return [
-        Section("", [CellTable(["engine cost", "before", "after", "data", ""], costs, left=(0, 4))]),
-        Section("", [_errors(fit)]),
-        Section("", [Items(*doubts)]),
-    ]
+    costs = []
+    for each in fit.outcomes:
+        name, before = each.prior.name, _cost(each.prior.name, each.prior.value, each.prior.spread)
+        after = _cost(name, each.value, each.spread)
+        costs.append([name, before, after, percent(each.data), limits.get(each.at, "")])
+    table = CellTable(["engine cost", "before", "after", "data", ""], costs, left=(0, 4))
+    return apart(table, _errors(fit), Items(*doubts))
 
 
 def _cost(name: str, value: float, spread: float) -> str:
@@ -270,15 +219,11 @@ def _cost(name: str, value: float, spread: float) -> str:
 def _errors(fit: EngineFit) -> CellTable:
     ends = (file.name if len(file.name) <= _LONGEST else f"…{file.name[1 - _LONGEST :]}" for file in fit.files)
     errors: list[tuple[str, ServedFile | Error]] = [*zip(ends, fit.files, strict=True)]
-    errors += ((f"all, {_NAMES[name]}", error) for name, error in fit.errors.items())
-    table = [
-        [
-            name,
-            str(each.rows),
-            *("" if figure is None else percent(figure, 1) for figure in (each.before, each.after, each.unseen)),
-        ]
-        for name, each in errors
-    ]
+    errors += ((f"all, {TITLES[name]}", error) for name, error in fit.errors.items())
+    table = []
+    for name, each in errors:
+        figures = ("" if figure is None else percent(figure, 1) for figure in (each.before, each.after, each.unseen))
+        table.append([name, str(each.rows), *figures])
     return CellTable(["mean error", "figures", "before", "after", "left out"], table)
 
 
@@ -295,7 +240,7 @@ def watch_document(found: Watched) -> Document:
     now = found.now
     sizes = f"{now.isl:,.0f} tokens in, {now.osl:,.0f} out"
     hits = "" if now.hits is None else f", {percent(now.hits)} of the prompt in the prefix cache"
-    title = f"{found.model} on {machine(found.gpu, found.gpus, {})}, {found.engine}"
+    title = f"{found.model} on {blocks.machine(found.gpu, found.gpus, {})}, {found.engine}"
     span = f"{_clock(now.start)} to {_clock(now.end)} UTC, interval {len(found.intervals)}"
     rows = [
         ["TTFT", *_times(now.ttft)],
@@ -307,12 +252,12 @@ def watch_document(found: Watched) -> Document:
     if now.waiting is not None:
         rows.append(["requests waiting", *_beside(now.waiting, now.waiting_expected, "{:.1f}".format)])
     preempted = [f"{now.preemptions:.0f} preemptions"] if now.preemptions else []
+    table = CellTable(["", "measured", "predicted", "90 % interval", "ratio"], rows, left=(0,))
+    lasting = Items(*preempted, *_drifts(found), *_moved(found), *_left(found))
     return [
         Section(title, [Words(f"{span}: {significant(now.rate)} requests/s, {sizes}{hits}")]),
-        Section("", [CellTable(["", "measured", "predicted", "90 % interval", "ratio"], rows, left=(0,))]),
-        Section("", [Items(*_gaps(now))]),
-        Section("", [Items(*preempted, *_drifts(found), *_moved(found), *_left(found))]),
-        footer(calibrated(found.calibration), found.notes),
+        *apart(table, Items(*_gaps(now)), lasting),
+        footer(blocks.calibrated(found.calibration), found.notes),
     ]
 
 
@@ -340,16 +285,12 @@ def _part(value: float) -> str:
 def _gaps(now: Beside) -> Iterator[str]:
     if now.tpot.measured is not None and now.batch_ms is not None and now.step_ms is not None:
         stalls = "" if now.stall_ms is None else f"{_part(now.stall_ms)} from requests that stood still, "
-        yield (
-            f"gap of TPOT {signed_ms(now.tpot.measured - now.tpot.expected)}: {_part(now.batch_ms)} from "
-            f"{now.in_flight:.1f} requests under way, {stalls}"
-            f"{_part(now.step_ms)} from steps of that many"
-        )
+        steps = f"{stalls}{_part(now.step_ms)} from steps of that many"
+        batch = f"{_part(now.batch_ms)} from {now.in_flight:.1f} requests under way"
+        yield f"gap of TPOT {signed_ms(now.tpot.measured - now.tpot.expected)}: {batch}, {steps}"
     if now.ttft.measured is not None and now.queue_ms is not None and now.prompt_ms is not None:
-        yield (
-            f"gap of TTFT {signed_ms(now.ttft.measured - now.ttft.expected)}: {_part(now.queue_ms)} from "
-            f"waiting, {_part(now.prompt_ms)} from the prompt's own steps"
-        )
+        parts = f"{_part(now.queue_ms)} from waiting, {_part(now.prompt_ms)} from the prompt's own steps"
+        yield f"gap of TTFT {signed_ms(now.ttft.measured - now.ttft.expected)}: {parts}"
 
 
 def _drifts(found: Watched) -> Iterator[str]:
@@ -410,7 +351,7 @@ _AGAINST = {"baseline": "in the baseline", "prediction": "predicted"}
 class _WholeLines(Items):
     """Items of which each is one line, however long: what reads them counts lines."""
 
-    def text(self, width: int = WIDTH) -> list[str]:
+    def text(self, width: int = blocks.WIDTH) -> list[str]:
         return [*self.lines]
 
 
@@ -451,9 +392,8 @@ def junit_xml(found: Guarded) -> str:
       <testcase classname="baseline" name="gemm" />
     </testsuite>
     """
-    suite = ET.Element(
-        "testsuite", name="rooflinekit guard", tests=str(len(found.checks)), failures=str(len(found.regressions))
-    )
+    tests, failures = str(len(found.checks)), str(len(found.regressions))
+    suite = ET.Element("testsuite", name="rooflinekit guard", tests=tests, failures=failures)
     for row in found.checks:
         case = ET.SubElement(suite, "testcase", classname=found.against, name=_NO_XML.sub("?", row.name))
         if row.regressed:
@@ -482,13 +422,12 @@ def league_document(found: League) -> Document:
     lines = [_league_standing(each) for each in found.standings]
     others = [each.tool for each in found.standings if each.tool != OURS]
     absent = [Words(f"{name} is not installed here, so it was not asked") for name in found.absent]
+    told = Words("error: median over source, model, accelerator and metric. A win: ours is nearer")
     return [
         Section(f"{len(found.figures):,} measured figures", [CellTable(head, lines, left=(0,))]),
-        Section(
-            "", [Words("error: median over source, model, accelerator and metric. A win: ours is nearer"), *absent]
-        ),
+        Section("", [told, *absent]),
         *(section for tool in others for section in _league_named(found, tool)),
-        *(Section("", [Words(f"{count} not answered: {why}")]) for why, count in found.unanswered.items()),
+        *apart(*(Words(f"{count} not answered: {why}") for why, count in found.unanswered.items())),
         footer("", ()),
     ]
 
@@ -505,22 +444,14 @@ def _league_standing(each: Standing) -> list[str]:
 def _league_named(found: League, tool: str) -> list[Section]:
     sections = []
     for outcome, words in (("win", "nearer than"), ("loss", "further off than")):
-        own = sorted(
-            (each for each in found.figures if each.outcome(tool) == outcome),
-            key=lambda each: -abs(_league_miss(each, OURS) - _league_miss(each, tool)),
-        )
+        own = [each for each in found.figures if each.outcome(tool) == outcome]
+        own.sort(key=lambda each: -abs(_league_miss(each, OURS) - _league_miss(each, tool)))
+        head, cells = [f"{OURS} is {words} {tool}", "", "measured", "ours", tool], []
+        for each in own[:_NAMED]:
+            answers = [_league_answer(each, name) for name in (OURS, tool)]
+            cells.append([each.name, _METRIC_WORDS.get(each.metric, each.metric), three(each.measured), *answers])
+        more = [Words(f"and {len(own) - _NAMED:,} more")] if len(own) > _NAMED else []
         if own:
-            head = [f"{OURS} is {words} {tool}", "", "measured", "ours", tool]
-            cells = [
-                [
-                    each.name,
-                    _METRIC_WORDS.get(each.metric, each.metric),
-                    three(each.measured),
-                    *(_league_answer(each, name) for name in (OURS, tool)),
-                ]
-                for each in own[:_NAMED]
-            ]
-            more = [Words(f"and {len(own) - _NAMED:,} more")] if len(own) > _NAMED else []
             sections.append(Section("", [CellTable(head, cells, left=(0, 1)), *more]))
     return sections
 

@@ -84,28 +84,15 @@ def figures(row: RivalQuestion, ttft: float, tpot: float) -> dict[str, float]:
 def _every(row: RivalQuestion, times: tuple[float, float, float], total: float, prefill: float) -> dict[str, float]:
     """Every metric of a load, from its times [ms] and its rates of output and of prompt tokens [1/s]."""
     ttft, tpot, whole = times
-    return {
-        "ttft_ms": ttft,
-        "tpot_ms": tpot,
-        "e2e_ms": whole,
-        "output_tok_s_total": total,
-        "output_tok_s_per_gpu": total / row.gpus,
-        "output_tok_s_per_user": 1e3 / tpot,
-        "prefill_tok_s": prefill,
-    }
+    rates = {"output_tok_s_total": total, "output_tok_s_per_gpu": total / row.gpus}
+    rates |= {"output_tok_s_per_user": 1e3 / tpot, "prefill_tok_s": prefill}
+    return {"ttft_ms": ttft, "tpot_ms": tpot, "e2e_ms": whole, **rates}
 
 
-_SYSTEMS = {
-    "h100-sxm": "h100_sxm",
-    "h200-sxm": "h200_sxm",
-    "b200-sxm": "b200_sxm",
-    "b300-sxm": "b300_sxm",
-    "gb200": "gb200",
-    "a100-sxm-80gb": "a100_sxm",
-    "a100-pcie-80gb": "a100_pcie",
-    "l40s": "l40s",
-    "rtx-pro-6000-blackwell": "rtx_pro_6000_server",
-}
+_ALIKE = ("h100-sxm", "h200-sxm", "b200-sxm", "b300-sxm", "gb200", "l40s")
+_SYSTEMS = {name: name.replace("-", "_") for name in _ALIKE}
+_SYSTEMS |= {"a100-sxm-80gb": "a100_sxm", "a100-pcie-80gb": "a100_pcie"}
+_SYSTEMS |= {"rtx-pro-6000-blackwell": "rtx_pro_6000_server"}
 _PATHS = {
     "llama-3.1-405b": "meta-llama/Meta-Llama-3.1-405B",
     "mixtral-8x7b": "mistralai/Mixtral-8x7B-v0.1",
@@ -115,16 +102,9 @@ _PATHS = {
     "qwen3-30b-a3b": "Qwen/Qwen3-30B-A3B",
 }
 _OWN_FORMAT = {"deepseek-r1": "fp8_block", "gpt-oss-120b": "mxfp4", "gpt-oss-20b": "mxfp4"}  # of those checkpoints
-_QUANT = {
-    "fp16": "bfloat16",
-    "bf16": "bfloat16",
-    "fp8": "fp8",
-    "fp8_block": "fp8_block",
-    "nvfp4": "nvfp4",
-    "int8": "int8_wo",
-    "int4_g32": "int4_wo",
-}
-_CACHE = {"fp16": "bfloat16", "bf16": "bfloat16", "fp8": "fp8", "int8": "int8"}
+_WIDE = {"fp16": "bfloat16", "bf16": "bfloat16"}
+_QUANT = {"fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4", "int8": "int8_wo", "int4_g32": "int4_wo"} | _WIDE
+_CACHE = {"fp8": "fp8", "int8": "int8"} | _WIDE
 _SCHEDULE = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 448, 512, 768, 1024, 1536, 2048)
 _ENGINES = ("vllm", "trtllm", "sglang")
 
@@ -173,18 +153,9 @@ def aiconfigurator(row: RivalQuestion, mode: str = "SILICON") -> dict[str, float
     path, system = _placed(row)
     if row.load == "poisson":
         raise NoAnswerError("it has no open loop")
-    given: dict[str, Any] = {
-        "model_path": path,
-        "system_name": system,
-        "backend_name": row.engine,
-        "database_mode": mode,
-        "isl": round(row.isl),
-        "osl": max(round(row.osl), 2),
-        "tp_size": row.tp,
-        "pp_size": row.pp,
-        "attention_dp_size": row.dp,
-        "kvcache_quant_mode": _CACHE[row.kv],
-    }
+    given: dict[str, Any] = {"model_path": path, "system_name": system, "backend_name": row.engine}
+    given |= {"database_mode": mode, "isl": round(row.isl), "osl": max(round(row.osl), 2)}
+    given |= {"tp_size": row.tp, "pp_size": row.pp, "attention_dp_size": row.dp, "kvcache_quant_mode": _CACHE[row.kv]}
     if row.weights in _QUANT:  # MXFP4 is the checkpoint's own, which it knows by itself
         given |= {"gemm_quant_mode": _QUANT[row.weights], "moe_quant_mode": _QUANT[row.weights]}
     elif row.engine == "trtllm" and row.gpu in ("b200-sxm", "b300-sxm", "gb200"):
@@ -234,29 +205,17 @@ def aisimulate(row: RivalQuestion) -> dict[str, float]:
         raise NoAnswerError(NO_FORMAT)
     burst = row.load in ("static", "saturated")
     users = max(round(row.users or row.requests), 1)
-    load = (
-        {"type": "poisson", "requests_per_second": row.rate}
-        if row.load == "poisson"
-        else {"type": "concurrency", "concurrency": users}
-    )
+    load: dict[str, object] = {"type": "concurrency", "concurrency": users}
+    if row.load == "poisson":
+        load = {"type": "poisson", "requests_per_second": row.rate}
     split = {"replicas": 1, "tensor": row.tp, "pipeline": row.pp, "attention_data": row.dp}
     if row.experts:
         split |= {"moe_expert": row.ep, "moe_tensor": row.tp * row.dp // row.ep}
-    config = {
-        "traffic": {
-            "source": {"type": "synthetic", "input_tokens": round(row.isl), "output_tokens": max(round(row.osl), 1)},
-            "load": load,
-            "stop": {"requests": round(row.requests) or (users if burst else 10 * users)},
-        },
-        "engine": {
-            "mode": "aggregated",
-            "model": path,
-            "hardware": system,
-            "backend": row.engine,
-            "workers": {"aggregated": {"parallelism": split}},
-        },
-    }
-    found = _reported(config)
+    source = {"type": "synthetic", "input_tokens": round(row.isl), "output_tokens": max(round(row.osl), 1)}
+    stop = {"requests": round(row.requests) or (users if burst else 10 * users)}
+    workers = {"workers": {"aggregated": {"parallelism": split}}}
+    engine = {"mode": "aggregated", "model": path, "hardware": system, "backend": row.engine, **workers}
+    found = _reported({"traffic": {"source": source, "load": load, "stop": stop}, "engine": engine})
     ttft, tpot = (float(found[f"mean_{name}_ms"]) for name in ("ttft", "tpot"))
     total = float(found["output_throughput_tok_s"])
     return _every(row, (ttft, tpot, ttft + (row.osl - 1.0) * tpot), total, total * row.isl / row.osl)
@@ -275,10 +234,8 @@ def _reported(config: dict[str, Any]) -> dict[str, Any]:
         return report
 
 
-TOOLS: dict[str, Callable[[RivalQuestion], dict[str, float]]] = {
-    "aiconfigurator": aiconfigurator,
-    "aisimulate": aisimulate,
-}
+Tool = Callable[[RivalQuestion], dict[str, float]]
+TOOLS: dict[str, Tool] = {"aiconfigurator": aiconfigurator, "aisimulate": aisimulate}
 TITLES = {"aiconfigurator": "AIConfigurator", "aisimulate": "AISimulate"}
 
 
@@ -299,7 +256,7 @@ def interpreter(tool: str) -> str | None:
 
 
 @functools.cache
-def asked(tool: Callable[[RivalQuestion], dict[str, float]], row: RivalQuestion) -> dict[str, float] | str:
+def asked(tool: Tool, row: RivalQuestion) -> dict[str, float] | str:
     """Answer of a tool, or the reason why there is none."""
     try:
         with contextlib.redirect_stdout(io.StringIO()):

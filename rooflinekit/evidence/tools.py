@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from statistics import fmean, pstdev
 from typing import Any, NamedTuple
@@ -135,30 +136,16 @@ def measurement_of(fields: Fields, how: How, notes: Sequence[str] = ()) -> Measu
     if burstiness:  # the shape of the gamma law of the gaps
         cv = 1.0 / math.sqrt(burstiness)
     engine = how.engine or engine_of(fields.text("engine"))
-    version = fields.text("version")
-    return MeasuredRun(
-        source=fields.source,
-        tool=how.tool,
-        facts=RunFacts(
-            model=fields.text("model"),
-            gpu=gpu,
-            engine=f"{engine}@{version}" if engine and version and re.fullmatch(r"\d+(\.\d+)+", version) else engine,
-            tp=tp,
-            isl=isl,
-            osl=osl,
-            concurrency=concurrency,
-            rate=rate,
-            cv=1.0 if cv is None else cv,
-            requests=concurrency if how.static else requests,
-            isl_cv=_variation(fields, "isl"),
-            osl_cv=_variation(fields, "osl"),
-            max_num_seqs=fields.count("max_num_seqs"),
-            warmup=fields.count("warmup"),
-        ),
-        ttft=_spread(fields, "ttft", how.scale),
-        tpot=_spread(fields, "tpot", how.scale),
-        itl=_spread(fields, "itl", how.scale),
-        e2e=_spread(fields, "e2e", how.scale),
+    if engine and re.fullmatch(r"\d+(\.\d+)+", version := fields.text("version") or ""):
+        engine = f"{engine}@{version}"
+    asked = (isl, osl, concurrency, rate, 1.0 if cv is None else cv, concurrency if how.static else requests)
+    varied, most = [_variation(fields, side) for side in ("isl", "osl")], fields.count("max_num_seqs")
+    facts = RunFacts(fields.text("model"), gpu, engine, tp, *asked, max_num_seqs=most, warmup=fields.count("warmup"))
+    facts = replace(facts, isl_cv=varied[0], osl_cv=varied[1])
+    ttft, tpot, itl, e2e = (_spread(fields, name, how.scale) for name in ("ttft", "tpot", "itl", "e2e"))
+    run = MeasuredRun(fields.source, how.tool, facts, ttft, tpot, itl, e2e)
+    return replace(
+        run,
         output_tok_s=fields.number("output_tok_s") or (each * gpus if each else None),
         request_s=fields.number("request_s"),
         notes=tuple(said),
@@ -215,10 +202,8 @@ def _deployment(fields: Fields, how: How, said: list[str]) -> tuple[OwnKeywords,
     gpu, count = accelerators(fields.text("gpu"))
     tp, servers = fields.count("tp"), fields.count("servers") or 1
     if prefills := fields.count("prefills"):
-        raise SpecError(
-            f"{fields.source}: {prefills} servers computed prompts alone; compare plays none such, "
-            "`rooflinekit simulate --prefill-replicas` does"
-        )
+        none = "compare plays none such, `rooflinekit simulate --prefill-replicas` does"
+        raise SpecError(f"{fields.source}: {prefills} servers computed prompts alone; {none}")
     if count is not None and how.servers:
         if count % servers:
             raise SpecError(f"{fields.source}: {count} accelerators are not divided evenly among {servers} servers")
@@ -265,13 +250,8 @@ def _llama_bench(fields: Fields) -> MeasuredRun:
     if layers >= 0:
         deployment["resident_layers"] = layers
     deployment |= {option: told for key, option in LLAMA_COUNTS.items() if (told := fields.count(key))}
-    return llama_run(
-        fields.source,
-        (prompt, made, depth),
-        fields.number("avg_ts") or 0.0,
-        RunFacts(_QUANT.sub("", stem) or None, gpus[0] if gpus else None),
-        deployment,
-    )
+    facts = RunFacts(_QUANT.sub("", stem) or None, gpus[0] if gpus else None)
+    return llama_run(fields.source, (prompt, made, depth), fields.number("avg_ts") or 0.0, facts, deployment)
 
 
 def llama_run(

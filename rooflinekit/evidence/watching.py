@@ -198,14 +198,13 @@ class Watched(Tabled):
 
     def to_rows(self) -> list[Json]:
         """One row an interval; the parts of a figure have its name before them."""
-        return [
-            {
-                f"{name}_{part}_ms" if part else name: one
-                for name, value in asdict(each).items()
-                for part, one in (value.items() if isinstance(value, dict) else (("", value),))
-            }
-            for each in self.intervals
-        ]
+        rows = list[Json]()
+        for each in self.intervals:
+            rows.append({})
+            for name, value in asdict(each).items():
+                parts = {f"{name}_{part}_ms": one for part, one in value.items()} if isinstance(value, dict) else {}
+                rows[-1].update(parts or {name: value})
+        return rows
 
 
 class Watcher:
@@ -259,18 +258,13 @@ class Watcher:
         if self.given.replicas is not None and servers[-1] != max(servers):
             answered = f"{servers[-1]} of {max(servers)} servers answered last"
             missing.append(f"{answered}; their load is divided by {self.given.replicas} replicas, as given")
-        return Watched(
-            resolved.plan.model.name,
-            resolved.plan.system.accelerator.name,
-            self._posed.facts.engine or "vllm",
-            resolved.plan.deployment.gpus * self.given.copies(self._posed.run),
-            tuple(self.seen),
-            tuple(self._drift(name) for name, change in self._changes.items() if change.since is not None),
-            headroom(self.seen),
-            self._moved(),
-            (*resolved.warnings, *self._notes(), *missing, *self._posed.assumed),
-            about(resolved.plan)["calibration"],
-        )
+        plan, posed = resolved.plan, self._posed
+        engine, gpus = posed.facts.engine or "vllm", plan.deployment.gpus * self.given.copies(posed.run)
+        named = (plan.model.name, plan.system.accelerator.name, engine, gpus)
+        drifts = tuple(self._drift(name) for name, change in self._changes.items() if change.since is not None)
+        found = (tuple(self.seen), drifts, headroom(self.seen), self._moved())
+        notes = (*resolved.warnings, *self._notes(), *missing, *posed.assumed)
+        return Watched(*named, *found, notes, about(plan)["calibration"])
 
     def _notes(self) -> list[str]:
         last = {each.run.source.partition(" at ")[0]: each.run.notes for each in self._intervals}
@@ -316,23 +310,17 @@ class Watcher:
         if posed is None or len(self.seen) <= self.learnt:
             return {}
         parts = ("rate", "isl", "osl", "hits")
-        told = [
-            {part: getattr(each, part) or 0.0 for part in parts} | {"rate": each.rate / each.replicas}
-            for each in (*usual, now)
-        ]
+        told = [{part: getattr(each, part) or 0.0 for part in parts} for each in (*usual, now)]
+        for each, said in zip((*usual, now), told, strict=True):
+            said["rate"] /= each.replicas
         base = {part: fmean(each[part] for each in told[:-1]) for part in parts}
         predictor = posed.resolved.predictor
 
         def tpot(**changed: float) -> float:
             at = base | changed
             isl, osl = (max(round(at[side]), 1) for side in ("isl", "osl"))
-            load = replace(
-                posed.load,
-                isl=Fixed(isl),
-                osl=Fixed(osl),
-                rate=at["rate"] * now.replicas,
-                cached=min(round(at["hits"] * isl), isl - 1),
-            )
+            cached, rate = min(round(at["hits"] * isl), isl - 1), at["rate"] * now.replicas
+            load = replace(posed.load, isl=Fixed(isl), osl=Fixed(osl), rate=rate, cached=cached)
             return play_load(predictor, load, posed.scheduler).tpot
 
         whole = tpot()
@@ -604,12 +592,8 @@ def headroom(seen: Sequence[Beside]) -> Headroom | None:
     highest = max((day for day in peaks if day < kinds), key=peaks.__getitem__, default=None)
     if highest is None:
         return left
-    found = _reached(
-        [-float(day * _DAY) for day in peaks],
-        list(peaks.values()),
-        now.knee,
-        [(day - highest) % kinds for day in peaks],
-    )
+    times, weekdays = [-float(day * _DAY) for day in peaks], [(day - highest) % kinds for day in peaks]
+    found = _reached(times, list(peaks.values()), now.knee, weekdays)
     left = replace(left, peak=peaks[highest])
     return left if found is None else replace(left, hours_left=found[0], hours_between=found[1:])
 

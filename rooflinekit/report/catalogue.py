@@ -14,7 +14,7 @@ from rooflinekit.model.types.answer import Json
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.units import GB, format_bytes, format_count, format_rate
-from rooflinekit.report.document import CellTable, Document, Facts, Section, amount
+from rooflinekit.report.document import CellTable, Document, Facts, Section, amount, apart
 from rooflinekit.specs.files import table_of
 from rooflinekit.specs.locate import Loaded
 
@@ -29,7 +29,7 @@ def listed(rows: Sequence[dict[str, Any]], everything: bool) -> Document:
     if not everything:
         cells = [list(map(_short, names, row)) for row in cells]
     left = [column for column, name in enumerate(names) if isinstance(rows[0][name], str)]
-    return [Section("", [CellTable([headings.get(name, name) for name in names], cells, left)])]
+    return apart(CellTable([headings.get(name, name) for name in names], cells, left))
 
 
 def _cell(key: str, value: Any) -> str:
@@ -65,7 +65,7 @@ def document(found: Loaded[nets.Model] | Loaded[Accelerator] | ParameterCount) -
     sections, sources = _model(item) if isinstance(item, nets.Model) else _accelerator(item)
     aliases = [("aliases", ", ".join(item.aliases))] if item.aliases else []
     notes = [("note", note) for note in (*item.notes, *found.warnings)]
-    return [*sections, Section("", [Facts(*sources, *aliases, *notes)])]
+    return [*sections, *apart(Facts(*sources, *aliases, *notes))]
 
 
 def model_row(model: nets.Model) -> Json:
@@ -177,36 +177,27 @@ def _model(model: nets.Model) -> tuple[list[Section], list[tuple[str, str]]]:
         ["", format_count(count.active_without_embedding), "without the input embedding"],
         ["", format_count(count.active_without_vocabulary), "without embedding and head"],
         *[[f"  {name}", format_count(n), f"{n:,}"] for name, n in entry["params_by_module"].items() if n],
-        *(
-            [["vision and audio", format_count(model.tower), f"{model.tower:,}, beside those, in memory"]]
-            if model.tower
-            else []
-        ),
-        *([["stored", format_bytes(size), f"{size:,.0f} B of weights"]] if (size := entry["weight_bytes"]) else []),
-        ["KV per token", format_bytes(cache), f"{cache:,.0f} B in {entry['kv_dtype']}"],
     ]
+    if model.tower:
+        rows.append(["vision and audio", format_count(model.tower), f"{model.tower:,}, beside those, in memory"])
+    if size := entry["weight_bytes"]:
+        rows.append(["stored", format_bytes(size), f"{size:,.0f} B of weights"])
+    rows.append(["KV per token", format_bytes(cache), f"{cache:,.0f} B in {entry['kv_dtype']}"])
     if entry["state_bytes"]:
         rows.append(["state per sequence", format_bytes(entry["state_bytes"]), "whatever the context"])
     rows.append(["maximum context", "-" if context is None else f"{context:,}", "tokens"])
     shape = f"{model.depth} layers, width {model.hidden:,}, vocabulary {model.vocab:,}, weights {entry['weights']}"
     kinds = Facts(*((f"{kind['count']} x", kind["layer"]) for kind in entry["layer_kinds"]))
-    sections = [
-        Section(f"{model.name}: {shape}", []),
-        Section("", [CellTable((), rows, left=(0, 2))]),
-        Section("", [kinds]),
-    ]
+    sections = [Section(f"{model.name}: {shape}", []), *apart(CellTable((), rows, left=(0, 2)), kinds)]
     return sections, [("source", model.source), ("file", model.origin)]
 
 
 def accelerator_row(gpu: Accelerator) -> dict[str, object]:
     """One accelerator as a flat row: dense peaks in TFLOP/s, GB = 1e9."""
-    peaks = {
-        f"{d.value}_tflops": gpu.peaks[d] / 1e12 if d in gpu.peaks else None
-        for d in (Dtype.BF16, Dtype.FP16, Dtype.FP8)
-    }
+    shown = (Dtype.BF16, Dtype.FP16, Dtype.FP8)
     return {
         "name": gpu.name,
-        **peaks,
+        **{f"{d.value}_tflops": gpu.peaks[d] / 1e12 if d in gpu.peaks else None for d in shown},
         "memory_gb": float(gpu.memory_bytes) / GB,
         "bandwidth_gb_s": float(gpu.memory_bandwidth) / GB,
         "link_gb_s": float(gpu.link_bandwidth) / GB,
@@ -229,11 +220,11 @@ def accelerator_entry(gpu: Accelerator) -> dict[str, object]:
         "aliases": list(gpu.aliases),
         "notes": list(gpu.notes),
         "file": gpu.origin,
-        "facts": [
-            {"quantity": p.quantity, "value": p.value, "unit": p.unit, "source": p.source, "confidence": p.confidence}
-            for p in gpu.provenance
-        ],
+        "facts": [{key: getattr(p, key) for key in _PROVENANCE} for p in gpu.provenance],
     }
+
+
+_PROVENANCE = ("quantity", "value", "unit", "source", "confidence")
 
 
 def _accelerator(gpu: Accelerator) -> tuple[list[Section], list[tuple[str, str]]]:
@@ -253,6 +244,6 @@ def _accelerator(gpu: Accelerator) -> tuple[list[Section], list[tuple[str, str]]
     tables = [CellTable(["dense peak", "", "ridge"], peaks), CellTable((), facts, left=(0, 2))]
     titles = dict.fromkeys(title for p in gpu.provenance for title in p.source.split("; "))
     sources = [each for each in titles if not any(other != each and other.startswith(each) for other in titles)]
-    sections = [Section(title, []), *(Section("", [table]) for table in tables)]
+    sections = [Section(title, []), *apart(*tables)]
     priced = [("price", price)] if price else []
     return sections, [("file", gpu.origin), *priced, *(("source", source) for source in sources)]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from rooflinekit.decision.economics.cost import Cost, PriceResult
 from rooflinekit.decision.economics.retention import Retained, TraceAnswer
 from rooflinekit.model.types.units import format_bytes, format_count, format_time, percent, significant
-from rooflinekit.report.document import CellTable, Document, Items, Section, Words, ended, footer, headed, ms, three
+from rooflinekit.report import document as blocks
+from rooflinekit.report.document import CellTable, Document, Items, Section, Words, apart, ms, three
 
 
 def document(found: Cost) -> Document:
@@ -23,18 +24,18 @@ def document(found: Cost) -> Document:
         [name, format_count(w.flops), format_bytes(w.weight_bytes), format_bytes(w.kv_bytes), format_time(w.seconds)]
         for name, w in (("input token", found.reason.input), ("output token", found.reason.output))
     ]
+    costs = Words(f"{hour}. 1,000 requests cost ${significant(1e3 * p.request_usd)}.", indent="")
+    power = (Words(words, indent="") for words in _power(p)) if p.watts is not None else ()
     return [
-        Section(f"cost of {headed(found, p.gpus)}", [Words(asked)]),
-        Section("", [Words(f"{hour}. 1,000 requests cost ${significant(1e3 * p.request_usd)}.", indent="")]),
-        Section("", [_prices(p)]),
-        *([Section("", [Words(words, indent="")]) for words in _power(p)] if p.watts is not None else []),
+        Section(f"cost of {blocks.headed(found, p.gpus)}", [Words(asked)]),
+        *apart(costs, _prices(p), *power),
         Section("why output costs more than input", [Words(found.reason.sentence, indent="")]),
-        Section("", [CellTable(["each GPU", "FLOP", "weights", "cache", "time of the replica"], work)]),
+        *apart(CellTable(["each GPU", "FLOP", "weights", "cache", "time of the replica"], work)),
         *_dialogues(found),
         *_contexts(found),
         Section("room for sequences", [_room(found)]),
         Section("memory and recomputing", [Items(*_memory(found))]),
-        ended(found),
+        blocks.ended(found),
     ]
 
 
@@ -53,11 +54,8 @@ def _power(p: PriceResult) -> tuple[str, str]:
     """Power of the replica at the meter, and energy of its output, prompts included; power at the plug of a machine."""
     carbon = "" if p.co2_kg_per_million_output is None else f", {significant(p.co2_kg_per_million_output)} kg of CO2"
     board, node, most = p.board_watts or 0.0, p.node_watts or 0.0, p.node_watts_most or 0.0
-    racked = (
-        ""
-        if p.rack_nodes is None
-        else (f"; a rack holds {p.rack_nodes} of them: {significant((p.rack_watts or 0.0) / 1e3)} kW")
-    )
+    racked = f"; a rack holds {p.rack_nodes} of them: {significant((p.rack_watts or 0.0) / 1e3)} kW"
+    racked = "" if p.rack_nodes is None else racked
     return (
         f"{significant((p.watts or 0.0) / 1e3)} kW at the meter; a million output tokens with their prompts take "
         f"{significant(p.kwh_per_million_output or 0.0)} kWh{carbon}; {p.output_tok_s_per_mw:,.0f} tok/s a MW",
@@ -79,34 +77,22 @@ def _dialogues(found: Cost) -> list[Section]:
         turn = f"{cost.asked_tokens} in and {cost.answered_tokens} out a turn"
         sent = f"{cost.sent_tokens:,.0f} prompt tokens are sent, {cost.computed_tokens:,.0f} computed with the cache"
         lengths.append(f"{name}: {cost.system_tokens} tokens of system prompt, {turn}; {sent}")
-    return [Section("conversations and agents: $ per 1,000", [CellTable(header, rows)]), Section("", [Items(*lengths)])]
+    return [Section("conversations and agents: $ per 1,000", [CellTable(header, rows)]), *apart(Items(*lengths))]
 
 
 def _contexts(found: Cost) -> list[Section]:
     """An ordinary context beside a long one, which takes the place of several."""
     header = ["context", "TTFT alone", "$ per 1,000 prompts", "$/Mtok output", "fit", "KV per GPU"]
     far, near = found.long_context, found.ordinary_context
-    rows = [
-        [
-            f"{cost.context:,}",
-            ms(cost.ttft_ms),
-            significant(1e3 * cost.prompt_usd),
-            significant(cost.output_usd_per_million),
-            str(cost.slots),
-            format_bytes(cost.kv_bytes),
-        ]
-        for cost in (near, far)
-        if cost is not None
-    ]
-    displaced = (
-        []
-        if far is None
-        else [
-            f"a sequence of {far.context:,} tokens takes the place of {far.displaced:.0f} ordinary ones; its output "
-            f"tokens cost {far.output_usd_per_million / near.output_usd_per_million:.0f} x as much"
-        ]
-    )
-    return [Section("a long context", [CellTable(header, rows)]), Section("", [Words(*displaced, indent="")])]
+    rows, displaced = [], list[str]()
+    for cost in filter(None, (near, far)):
+        usd = [significant(1e3 * cost.prompt_usd), significant(cost.output_usd_per_million)]
+        rows.append([f"{cost.context:,}", ms(cost.ttft_ms), *usd, str(cost.slots), format_bytes(cost.kv_bytes)])
+    if far is not None:
+        times = far.output_usd_per_million / near.output_usd_per_million
+        place = f"a sequence of {far.context:,} tokens takes the place of {far.displaced:.0f} ordinary ones"
+        displaced.append(f"{place}; its output tokens cost {times:.0f} x as much")
+    return [Section("a long context", [CellTable(header, rows)]), *apart(Words(*displaced, indent=""))]
 
 
 def _room(found: Cost) -> CellTable:
@@ -145,23 +131,18 @@ _MOST = 10  # sizes of a cache in the table
 
 def trace_document(found: TraceAnswer) -> Document:
     """The whole answer."""
-    rate = (
-        "all at once"
-        if found.rate is None
-        else f"{significant(found.rate)} a second, gaps with cv {significant(found.gap_cv or 0.0)}"
-    )
+    rate = "all at once"
+    if found.rate is not None:
+        rate = f"{significant(found.rate)} a second, gaps with cv {significant(found.gap_cv or 0.0)}"
     asked = f"{found.requests:,} requests in {format_time(found.duration_s)}, {rate}"
-    lengths = [
-        [name, *(f"{value:,.0f}" for value in spread.values())]
-        for name, spread in (("tokens in", found.isl), ("tokens out", found.osl))
-    ]
-    sections = [
+    spreads = {"tokens in": found.isl, "tokens out": found.osl}
+    lengths = [[name, *(f"{value:,.0f}" for value in spread.values())] for name, spread in spreads.items()]
+    return [
         Section(f"{found.trace}, {found.format}", [Words(asked)]),
-        Section("", [CellTable(["", "mean", "p50", "p90", "p99", "max"], lengths)]),
+        *apart(CellTable(["", "mean", "p50", "p90", "p99", "max"], lengths)),
+        *(() if found.hit_rate is None else _reused(found)),
+        blocks.footer("", found.warnings, found.version),
     ]
-    if found.hit_rate is not None:
-        sections += _reused(found)
-    return [*sections, footer("", found.warnings, found.version)]
 
 
 def _reused(found: TraceAnswer) -> list[Section]:
@@ -169,31 +150,18 @@ def _reused(found: TraceAnswer) -> list[Section]:
     ages = ", ".join(f"{name} {format_time(value)}" for name, value in found.reuse_s.items())
     lines = [f"a prefix cache without end{shared} finds {percent(found.hit_rate or 0.0, 1)} of the prompt tokens"]
     lines += [f"time since the use before, of blocks of {found.block_tokens} that come back: {ages}"] if ages else []
-    blocks = [Words(*lines, indent="")]
+    told = Words(*lines, indent="")
     if found.deployment is None:
         rows = [[format_count(tokens), percent(share, 1)] for tokens, share in found.curve[::-2][:_MOST][::-1]]
-        return [Section("prefix reuse", [*blocks, CellTable(["cache of a replica", "found"], rows)])]
+        return [Section("prefix reuse", [told, CellTable(["cache of a replica", "found"], rows)])]
     name = f"{found.deployment['model']} on {found.replicas} x {found.deployment['gpus']} {found.deployment['gpu']}"
     head = ["memory", "tokens", "found", "TTFT", "knee /s", "$/Mtok", "keep for", "load from"]
-    return [
-        Section("prefix reuse", blocks),
-        Section(
-            f"gain of each memory tier: {name}", [CellTable(head, [_row(each) for each in found.memories], drop=(4,))]
-        ),
-    ]
+    table = CellTable(head, [_row(each) for each in found.memories], drop=(4,))
+    return [Section("prefix reuse", [told]), Section(f"gain of each memory tier: {name}", [table])]
 
 
 def _row(each: Retained) -> list[str]:
     keep = "-" if each.keep_s is None else format_time(each.keep_s)
     load = "-" if each.load_gb_s is None else f"{significant(each.load_gb_s)} GB/s"
-    found, ttft = percent(each.hit_rate, 1), ms(each.ttft_ms, "piles up")
-    return [
-        each.memory,
-        format_count(each.tokens),
-        found,
-        ttft,
-        three(each.knee_rate),
-        three(each.usd_per_million),
-        keep,
-        load,
-    ]
+    gained = [percent(each.hit_rate, 1), ms(each.ttft_ms, "piles up"), three(each.knee_rate)]
+    return [each.memory, format_count(each.tokens), *gained, three(each.usd_per_million), keep, load]

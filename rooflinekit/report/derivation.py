@@ -69,9 +69,7 @@ def document(found: Derivation, depth: int | None = None) -> blocks.Document:
     return [
         blocks.Section(f"{found.metric} of {headed(e)}", [blocks.Words(*facts)]),
         *_spent(found),
-        blocks.Section("", [tree]),
-        blocks.Section("", [blocks.Words(*more)]),
-        blocks.Section("", [tree.sources]),
+        *blocks.apart(tree, blocks.Words(*more), tree.sources),
         footer("; ".join(rests), found.warnings, e.version),
     ]
 
@@ -91,19 +89,12 @@ def _spent(found: Derivation) -> Iterator[blocks.Section]:
 
 def rows(found: Derivation) -> list[Json]:
     """Every node as a flat row, its place in the tree as a path."""
-    return [
-        {
-            "path": path,
-            "symbol": node.symbol,
-            "value": node.value,
-            "unit": node.unit,
-            "formula": node.formula,
-            "title": node.title,
-            "source": node.source.text if node.source else "",
-            "std": node.source.std if node.source else None,
-        }
-        for path, node, _ in found.root.places()
-    ]
+    rows = list[Json]()
+    for path, node, _ in found.root.places():
+        own = {name: getattr(node, name) for name in ("symbol", "value", "unit", "formula", "title")}
+        text, std = (node.source.text, node.source.std) if node.source else ("", None)
+        rows.append({"path": path, **own, "source": text, "std": std})
+    return rows
 
 
 def ordered(node: Node) -> Node:
@@ -172,11 +163,9 @@ def _pretty(formula: str) -> str:
 
 def _fit(text: str, width: int, first: str, rest: str) -> list[str]:
     """Wrapped, a number and its unit always on one line."""
-    kept = _UNIT.sub("\\1\u00a0\\2", text)
-    lines = textwrap.wrap(
-        kept, max(width, len(rest) + 24), initial_indent=first, subsequent_indent=rest, break_long_words=False
-    )
-    return [line.replace("\u00a0", " ") for line in lines]
+    room = max(width, len(rest) + 24)
+    wrap = textwrap.TextWrapper(room, initial_indent=first, subsequent_indent=rest, break_long_words=False)
+    return [line.replace("\u00a0", " ") for line in wrap.wrap(_UNIT.sub("\\1\u00a0\\2", text))]
 
 
 def folded(node: Node, depth: int, shown: set[int]) -> str:

@@ -31,16 +31,8 @@ def wrapped(text: str, indent: str = "  ", start: str = "", whole: bool = False,
     >>> wrapped("one", start="note: ")
     ['note: one']
     """
-    kept = text.replace(" %", "\u00a0%")
-    lines = textwrap.wrap(
-        kept,
-        width,
-        initial_indent=start,
-        subsequent_indent=indent,
-        break_long_words=not whole,
-        break_on_hyphens=not whole,
-    )
-    return [line.replace("\u00a0", " ") for line in lines]
+    wrap = textwrap.TextWrapper(width, start, indent, break_long_words=not whole, break_on_hyphens=not whole)
+    return [line.replace("\u00a0", " ") for line in wrap.wrap(text.replace(" %", "\u00a0%"))]
 
 
 _LABEL = 10  # columns of a label
@@ -69,6 +61,11 @@ class Section(NamedTuple):
 
 
 Document = Sequence[Section]
+
+
+def apart(*blocks: Block) -> list[Section]:
+    """Each block in a section of its own, without a title."""
+    return [Section("", [block]) for block in blocks]
 
 
 class Words:
@@ -326,9 +323,8 @@ def degrees(inputs: Keywords, names: Sequence[str] = ("tp", "pp", "ep", "dp", "c
 
 def machine(gpu: str, gpus: int, inputs: Keywords) -> str:
     """The accelerators that a deployment takes, and how it is split over them."""
-    split = degrees(inputs) + [
-        f"{inputs[f'{key}_gpus']} for {what}" for key, what in _GROUPS if inputs.get(f"{key}_gpus")
-    ]
+    groups = ((inputs.get(f"{key}_gpus"), what) for key, what in _GROUPS)
+    split = [*degrees(inputs), *(f"{many} for {what}" for many, what in groups if many)]
     return gpu if gpus == 1 else f"{gpus} x {gpu} ({' '.join(split)})" if split else f"{gpus} x {gpu}"
 
 
@@ -349,9 +345,8 @@ def origin(calibration: Mapping[str, str] | None, evidence: str) -> str:
 
 def footer(start: str, warnings: Sequence[str], version: str = __version__) -> Section:
     """Footer with the evidence of an answer, and its notes."""
-    return Section(
-        "", [Items("; ".join(filter(None, (start, f"rooflinekit {version}"))), indent="      "), notes(warnings)]
-    )
+    told = "; ".join(filter(None, (start, f"rooflinekit {version}")))
+    return Section("", [Items(told, indent="      "), notes(warnings)])
 
 
 def headed(answer: Any, gpus: int | None = None) -> str:

@@ -56,11 +56,9 @@ def others_words(
     'In 8 of 10 deployments of others a token took 19.0 to 41.0 ms and the firs'
     """
     if inner is not None and outer is not None:
-        told = [(between(each["tpot_ms"]), between(each["ttft_ms"])) for each in (inner, outer)]
-        yield (
-            f"In 8 of 10 deployments of others a token took {told[0][0]} and the first one {told[0][1]}; in 9 of 10 "
-            f"{told[1][0]} and {told[1][1]}."
-        )
+        (token, first), wide = ([between(each[f"{key}_ms"]) for key in ("tpot", "ttft")] for each in (inner, outer))
+        eight = f"In 8 of 10 deployments of others a token took {token} and the first one {first}"
+        yield f"{eight}; in 9 of 10 {' and '.join(wide)}."
 
 
 def between(ends: Sequence[float]) -> str:
@@ -95,9 +93,8 @@ def _answered(estimate: results.Estimate, request: Request | None) -> Iterator[b
     e, load, memory = estimate, estimate.load, estimate.memory
     if not memory.fits:
         more = format_bytes(memory.needed_bytes - memory.available_bytes)
-        yield blocks.Words(
-            f"DOES NOT FIT: {more} too little on each {noun_of(e.gpu)}; the times are those it would have"
-        )
+        little = f"{more} too little on each {noun_of(e.gpu)}"
+        yield blocks.Words(f"DOES NOT FIT: {little}; the times are those it would have")
     elif load is not None and not load.stable:
         yield blocks.Words(f"OVERLOAD: {three(load.rate)}/s arrive, {three(load.knee_rate)}/s are served")
     elif request is not None:
@@ -119,19 +116,16 @@ def _detail(estimate: results.Estimate) -> Iterator[blocks.Section]:
     for title, step in _steps(estimate):
         uses = (*(percent(share) for share in step.shares.values()), three(step.intensity))
         rows.append([title.partition(" (")[0], ms(step.time_ms), *uses, percent(step.mfu), percent(step.mbu)])
-    yield blocks.Section("", [blocks.CellTable(causes, rows)])
     facts = [("energy", _spent(estimate.energy, estimate.gpu))] if estimate.energy else []
     facts += [("intervals", estimate.interval_tested)] if estimate.interval_tested else []
-    yield blocks.Section("", [blocks.Facts(*facts)])
+    yield from blocks.apart(blocks.CellTable(causes, rows), blocks.Facts(*facts))
     for each in estimate.measure:
         yield blocks.Section(f"measured by {each['tool']}", [command(each["command"])])
     for title, step in _steps(estimate):
-        table = blocks.CellTable(_KERNEL_HEADER, _kernels(step))
-        if step is estimate.prefill:
-            yield blocks.Section(f"{title}: {ms(step.time_ms)}", [Waterfall("", step_parts(step))])
-            yield blocks.Section("", [table])
-        else:
-            yield blocks.Section(f"{title}: {ms(step.time_ms)}", [table])
+        table: blocks.Block = blocks.CellTable(_KERNEL_HEADER, _kernels(step))
+        bars = [Waterfall("", step_parts(step))] if step is estimate.prefill else []
+        yield blocks.Section(f"{title}: {ms(step.time_ms)}", bars or [table])
+        yield from blocks.apart(table) if bars else ()
 
 
 def command(words: str) -> blocks.FixedLines:
@@ -152,12 +146,9 @@ def _kernels(step: results.StepResult) -> list[list[str]]:
     small = [kernel for kernel, share in zip(step.kernels, shares, strict=True) if share < _FOLDED]
     if len(small) < 2:
         return [_row(kernel, step) for kernel in step.kernels]
-    flops, moved, time, bound = (
-        sum(getattr(kernel, name) for kernel in small) for name in ("flops", "bytes", "time_us", "bound_us")
-    )
-    numbers = (format_count(flops), format_count(moved), "", format_time(time / 1e6), format_time(bound / 1e6))
-    share = share_text(time / 1e3 / step.time_ms)
-    return [*rows, [f"{len(small)} others", "", *(text.replace(" ", "") for text in numbers), share, ""]]
+    names = ("flops", "bytes", "time_us", "bound_us")
+    work = [sum(getattr(kernel, name) for kernel in small) for name in names]
+    return [*rows, [f"{len(small)} others", "", *_numbers(work, "", step), ""]]
 
 
 def _speeds(estimate: results.Estimate) -> list[tuple[str, str]]:
@@ -186,12 +177,8 @@ def _times(estimate: results.Estimate) -> blocks.CellTable:
     rows, marks = [], ("p50", "p90", "p95", "p99")
     for name, key in (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms"), ("end to end", "e2e_ms")):
         errors, percentiles = (e.load.errors or {}).get(key, {}), e.load.percentiles[key]
-        rows += latencies(
-            name,
-            [getattr(e, key), *(percentiles.get(mark) for mark in marks)],
-            [errors.get(mark) for mark in ("mean", *marks)],
-            _span(e.interval80, key),
-        )
+        times = [getattr(e, key), *(percentiles.get(mark) for mark in marks)]
+        rows += latencies(name, times, [errors.get(mark) for mark in ("mean", *marks)], _span(e.interval80, key))
     return blocks.CellTable(["", "mean", *spans, *(mark.upper() for mark in marks)], rows)
 
 
@@ -232,26 +219,18 @@ def _memory(estimate: results.Estimate, detailed: bool) -> list[tuple[str, str]]
     taken, whole = format_bytes(memory.total_bytes), format_bytes(memory.capacity_bytes)
     filled = min(round(share * _MEMORY_BAR), _MEMORY_BAR)
     room = "" if estimate.load else f", room for batch {memory.max_batch}"  # the load's own line counts its places
-    facts = [
-        (
-            "memory",
-            f"{'█' * filled}{'░' * (_MEMORY_BAR - filled)}  {'fits' if memory.fits else 'DOES NOT FIT'}: "
-            f"{taken} of {whole} ({share_text(share)}){room}",
-        ),
-    ]
+    bar = f"{'█' * filled}{'░' * (_MEMORY_BAR - filled)}  {'fits' if memory.fits else 'DOES NOT FIT'}"
+    facts = [("memory", f"{bar}: {taken} of {whole} ({share_text(share)}){room}")]
     if not detailed:
         return facts
     blocks = f"{memory.kv_pool_tokens:,} tokens in {memory.kv_blocks:,} blocks"
     pool = f"KV pool {format_bytes(memory.kv_pool_bytes)}: {blocks}"
     each = f", on the busiest {noun_of(estimate.gpu)}" if estimate.inputs["gpus"] > 1 else ""
+    names = {"weights": "weight", "KV": "kv", "activations": "activation", "engine": "overhead"}
+    parts = (f"{name} {format_bytes(getattr(memory, f'{key}_bytes'))}" for name, key in names.items())
     return [
         *facts,
-        (
-            "",
-            f"weights {format_bytes(memory.weight_bytes)} + KV {format_bytes(memory.kv_bytes)} + "
-            f"activations {format_bytes(memory.activation_bytes)} + "
-            f"engine {format_bytes(memory.overhead_bytes)}{each}",
-        ),
+        ("", f"{' + '.join(parts)}{each}"),
         ("", f"{pool}, {int(memory.max_concurrency):,} sequences of the {length} length"),
         ("", f"at this batch a sequence has room for {longest}"),
     ]
@@ -261,12 +240,11 @@ def _spent(energy: results.EnergyResult, gpu: str) -> str:
     """The power of a board, and what the joules of a token are spent on."""
     whole = energy.energy_per_output_token_j
     parts = sorted(energy.parts_j.items(), key=lambda part: -part[1])
-    shares = ", ".join(
-        f"{_SPENT.get(name, name)} {percent(joules / whole)}" for name, joules in parts if joules / whole >= LEAST
-    )
+    named = ((_SPENT.get(name, name), joules / whole) for name, joules in parts)
+    shares = ", ".join(f"{name} {percent(share)}" for name, share in named if share >= LEAST)
     low, high = energy.interval
     power = f"{energy.power_w_per_gpu:.0f} W a {noun_of(gpu)} ({low:.0f} – {high:.0f})"
-    power += f", {energy.plug_w_per_gpu:.0f} W with its host"
+    power = f"{power}, {energy.plug_w_per_gpu:.0f} W with its host"
     return f"{power}; {three(whole)} J of the boards an output token, prompts included: {shares}"
 
 
@@ -321,17 +299,15 @@ def _steps(estimate: results.Estimate) -> list[tuple[str, results.StepResult]]:
 
 
 def _row(kernel: results.KernelResult, step: results.StepResult) -> list[str]:
-    return [
-        kernel.name,
-        str(kernel.count),
-        format_count(kernel.flops).replace(" ", ""),
-        format_count(kernel.bytes).replace(" ", ""),
-        three(kernel.intensity),
-        format_time(kernel.time_us / 1e6).replace(" ", ""),
-        format_time(kernel.bound_us / 1e6).replace(" ", ""),
-        share_text(kernel.time_us / 1e3 / step.time_ms),
-        kernel.bound,
-    ]
+    work = (kernel.flops, kernel.bytes, kernel.time_us, kernel.bound_us)
+    return [kernel.name, str(kernel.count), *_numbers(work, three(kernel.intensity), step), kernel.bound]
+
+
+def _numbers(work: Sequence[float], intensity: str, step: results.StepResult) -> list[str]:
+    """Cells of FLOP, bytes, time and bound [µs] of kernels, and of their share of a step."""
+    flops, moved, *times = work
+    cells = [format_count(flops), format_count(moved), intensity, *(format_time(each / 1e6) for each in times)]
+    return [*(text.replace(" ", "") for text in cells), share_text(times[0] / 1e3 / step.time_ms)]
 
 
 def rows(estimate: results.Estimate) -> list[Json]:

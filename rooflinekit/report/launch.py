@@ -9,19 +9,14 @@ from rooflinekit.report.document import CellTable, Document, FixedLines, Section
 
 def rows(launch: Launch) -> list[Json]:
     """One row a setting: server, flag, value, why, where it was read."""
-    return [
-        {
-            "server": server.role,
-            "engine": server.prediction.engine,
-            "version": server.prediction.version,
-            "flag": setting.flag,
-            "value": "" if setting.value is None else setting.value,
-            "because": setting.because,
-            "source": setting.source,
-        }
-        for server in launch.servers
-        for setting in server.settings
-    ]
+    rows = list[Json]()
+    for server in launch.servers:
+        engine = {key: getattr(server.prediction, key) for key in ("engine", "version")}
+        for each in server.settings:
+            value = "" if each.value is None else each.value
+            why = {"flag": each.flag, "value": value, "because": each.because, "source": each.source}
+            rows.append({"server": server.role, **engine, **why})
+    return rows
 
 
 def document(launch: Launch) -> Document:

@@ -21,13 +21,14 @@ _BAR = 24  # columns of a bar
 _MOVE = ["move", "TTFT", "TPOT", "tok/s/GPU", "cost", "board J", "GPUs", "$/Mtok", "evidence"]
 
 
+_MOVES = "moves, best for {} first: each over what it is now (board J: energy of the boards a token)"
+
+
 def document(found: Levers) -> blocks.Document:
     """The whole answer."""
     i, now, noun = found.inputs, found.answer, noun_of(found.gpu)
-    cost = now.usd_per_million_output
-    priced = (
-        f"{significant(now.gpu_seconds_per_token * 1e6)} {noun} seconds" if cost is None else f"${significant(cost)}"
-    )
+    cost, seconds = now.usd_per_million_output, significant(now.gpu_seconds_per_token * 1e6)
+    priced = f"{seconds} {noun} seconds" if cost is None else f"${significant(cost)}"
     if i["rate"] is not None:
         load = f"{i['rate']:g} requests/s"
     else:
@@ -38,39 +39,36 @@ def document(found: Levers) -> blocks.Document:
     strong = [move for move in possible if not found.weaker(move)]
     weak = [move for move in possible if found.weaker(move)]
     refused = (f"not possible: {move.move}: {move.reason}" for move in found.moves if not move.possible)
+    asked = f"{load}, {tokens_in(i)}, {i['osl']} out; {formats(i, ('weights', 'kv'))}"
+    answer = re.split(r" (?=Best for |Weights are )", found.sentence)
+    speed = f"TTFT {ms(now.ttft_ms)}, TPOT {ms(now.tpot_ms)}, {now.output_tok_s_per_gpu:,.0f} tok/s per {noun}"
+    kept = f"{format_bytes(now.kv_bytes_per_token)} of cache a token"
+    told = f"now: {speed}; {priced} per million output tokens, prompts included; {kept}"
+    tables = {
+        "elasticity: percent by which each changes for one percent more": blocks.CellTable(
+            _OF, _slopes(found), left=(0, 5)
+        ),
+        _MOVES.format(found.by): blocks.CellTable(_MOVE, [_row(move) for move in strong]),
+        "on weaker evidence than now (--format json has the notes of each)" if weak else "": blocks.CellTable(
+            _MOVE, [_row(move) for move in weak]
+        ),
+    }
     return [
-        blocks.Section(f"levers of {headed(found, now.gpus)}", [
-            blocks.Words(f"{load}, {tokens_in(i)}, {i['osl']} out; {formats(i, ('weights', 'kv'))}"),
-            blocks.Words(*re.split(r" (?=Best for |Weights are )", found.sentence)),
-        ]),
-        blocks.Section("", [blocks.Words(
-            f"now: TTFT {ms(now.ttft_ms)}, TPOT {ms(now.tpot_ms)}, {now.output_tok_s_per_gpu:,.0f} tok/s per {noun}; "
-            f"{priced} per million output tokens, prompts included; {format_bytes(now.kv_bytes_per_token)} of cache "
-            "a token", indent="",
-        )]),
-        blocks.Section("elasticity: percent by which each changes for one percent more",
-                       [blocks.CellTable(_OF, _slopes(found), left=(0, 5))]),
-        blocks.Section(f"moves, best for {found.by} first: each over what it is now "
-                       " (board J: energy of the boards a token)",
-                       [blocks.CellTable(_MOVE, [_row(move) for move in strong])]),
-        blocks.Section("on weaker evidence than now (--format json has the notes of each)" if weak else "",
-                       [blocks.CellTable(_MOVE, [_row(move) for move in weak])]),
-        blocks.Section("", [blocks.Items(*refused, *same, *_notes(found, possible))]),
+        blocks.Section(f"levers of {headed(found, now.gpus)}", [blocks.Words(asked), blocks.Words(*answer)]),
+        *blocks.apart(blocks.Words(told, indent="")),
+        *(blocks.Section(title, [table]) for title, table in tables.items()),
+        *blocks.apart(blocks.Items(*refused, *same, *_notes(found, possible))),
         ended(found),
-    ]  # fmt: skip
+    ]
 
 
 def _slopes(found: Levers) -> list[list[str]]:
-    most = max(abs(entry.tpot) for entry in found.elasticities) or 1.0
-    return [
-        [
-            RESOURCES[entry.parameter],
-            *("0" if abs(slope) < _SMALL else f"{slope:+.2f}" for slope in (getattr(entry, name) for name in _RATIOS)),
-            "█" * round(abs(entry.tpot) / most * _BAR),
-        ]
-        for entry in found.elasticities
-        if any(abs(getattr(entry, name)) >= _SMALL for name in _RATIOS)
-    ]
+    most, rows = max(abs(entry.tpot) for entry in found.elasticities) or 1.0, []
+    for entry in found.elasticities:
+        slopes = ["0" if abs(slope := getattr(entry, name)) < _SMALL else f"{slope:+.2f}" for name in _RATIOS]
+        if {*slopes} != {"0"}:
+            rows.append([RESOURCES[entry.parameter], *slopes, "█" * round(abs(entry.tpot) / most * _BAR)])
+    return rows
 
 
 def _row(move: MoveResult) -> list[str]:

@@ -17,19 +17,8 @@ from rooflinekit.decision.planning.rank import OWN_FORMATS, Measurement, Sized, 
 from rooflinekit.decision.planning.rollout import RolloutPlan
 from rooflinekit.model.types.answer import Json
 from rooflinekit.model.types.units import format_time, percent, significant
-from rooflinekit.report.document import (
-    CellTable,
-    Document,
-    Facts,
-    Items,
-    Legend,
-    Section,
-    Words,
-    amount,
-    ms,
-    notes,
-    three,
-)
+from rooflinekit.report import document as blocks
+from rooflinekit.report.document import CellTable, Document, Facts, Items, Section, Words, amount, apart, ms, three
 from rooflinekit.report.estimate import command
 
 _SHOWN, _EXPLAINED, _POINTS = 8, 5, 5
@@ -50,18 +39,13 @@ def document(answer: PlanAnswer, details: bool = False) -> Document:
         legend += " ?: the fleet at expected times, since too little is known to be surer."
     head = [
         Section(f"{answer.model}: {answer.question}", [Words(", ".join(answer.slo))]),
-        Section("", [table, Legend(table, legend, {_MILLION: "$/M: a million tokens, idle time included."})]),
+        Section("", [table, blocks.Legend(table, legend, {_MILLION: "$/M: a million tokens, idle time included."})]),
     ]
+    swings = _sensitivity(answer.sensitivity)
     over = over_time_document(answer.over_time) if answer.over_time else []
     if not details:
-        more = "-v shows sizing, latencies and why others lost"
-        return [
-            *head,
-            Section("", [Words(*answer.summary[:_SENTENCES], indent="")]),
-            *_sensitivity(answer.sensitivity),
-            *over,
-            Section("", [notes(_known(answer, more))]),
-        ]
+        known = blocks.notes(_known(answer, "-v shows sizing, latencies and why others lost"))
+        return [*head, *apart(Words(*answer.summary[:_SENTENCES], indent="")), *swings, *over, *apart(known)]
     candidates = _candidates(answer)
     rest = len(answer.candidates) - len(_shown(answer))
     left = [f"and {rest} more (--format json or csv)"] if rest > 0 else []
@@ -69,16 +53,14 @@ def document(answer: PlanAnswer, details: bool = False) -> Document:
     lost = [f"{number}  {other.lost}" for number, other in enumerate(answer.candidates[1:], 2)]
     return [
         *head,
-        Section("", [Words(answer.answer, indent="")]),
-        Section("", [candidates, Words(*left), Legend(candidates, told, {_LOAD: _LOAD_LEGEND})]),
-        Section("", [_latencies(answer.best)]),
-        Section("", [Facts(*_facts(answer.best))]),
+        *apart(Words(answer.answer, indent="")),
+        Section("", [candidates, Words(*left), blocks.Legend(candidates, told, {_LOAD: _LOAD_LEGEND})]),
+        *apart(_latencies(answer.best), Facts(*_facts(answer.best))),
         *_measurements(answer.measure),
-        *_sensitivity(answer.sensitivity),
+        *swings,
         *over,
         Section("why the others lost" if lost else "", [Items(*lost, indent="   ", most=_EXPLAINED)]),
-        Section("", [_front(answer.pareto)]),
-        Section("", [notes(_notes(answer))]),
+        *apart(_front(answer.pareto), blocks.notes(_notes(answer))),
     ]
 
 
@@ -123,11 +105,9 @@ def _sensitivity(swings: Sequence[Swing]) -> list[Section]:
 
 def _measurements(several: Sequence[Measurement]) -> list[Section]:
     """Worth of each measurement, and its commands."""
-    head = "the measurements that would pay"
-    return [
-        Section(head if not number else "", [Words(f"{each}:"), *map(command, each.commands)])
-        for number, each in enumerate(several)
-    ]
+    titles = ("the measurements that would pay", *[""] * len(several))
+    told = zip(titles, several, strict=False)
+    return [Section(title, [Words(f"{each}:"), *map(command, each.commands)]) for title, each in told]
 
 
 def _short(gpu: str) -> str:
@@ -182,10 +162,9 @@ def _candidates(answer: PlanAnswer) -> CellTable:
 
 def _latencies(best: Candidate) -> CellTable:
     """The best candidate at the peak."""
-    head = ["at the peak", *(names := ("mean", "p50", "p90", "p95", "p99"))]
-    return CellTable(
-        head, [[label, *(ms(best.predicted[key].get(name)) for name in names)] for label, key in _METRICS.items()]
-    )
+    names = ("mean", "p50", "p90", "p95", "p99")
+    rows = [[label, *(ms(best.predicted[key].get(name)) for name in names)] for label, key in _METRICS.items()]
+    return CellTable(["at the peak", *names], rows)
 
 
 def _facts(best: Candidate) -> Iterator[tuple[str, str]]:
@@ -194,24 +173,18 @@ def _facts(best: Candidate) -> Iterator[tuple[str, str]]:
         yield from _fleet(fleet)
     cost = best.cost
     if cost.usd_per_hour is not None:
-        yield (
-            "tokens",
-            (
-                f"${three(cost.input_usd)} input, ${three(cost.cached_input_usd)} cached input, "
-                f"${three(cost.output_usd)} output, a million each"
-            ),
-        )
+        read = f"${three(cost.input_usd)} input, ${three(cost.cached_input_usd)} cached input"
+        yield "tokens", f"{read}, ${three(cost.output_usd)} output, a million each"
     if cost.watts is not None and cost.joules_per_output_token is not None:
         hosts = "; ".join(each.power for each in best.hosts if each.size > 1)
         joules = significant(cost.joules_per_output_token)
         site = f"at the meter {cost.watts / 1e3:,.1f} kW in the mean, {joules} J an output token"
         yield "power", "; ".join(filter(None, (site, hosts)))
     if best.interval:
-        named = ((key.removesuffix("_ms").rpartition("_"), ends) for key, ends in best.interval.items())
-        spans = [
-            f"{start or 'mean'} {metric.upper()} {ms(low)} to {ms(high, 'no end')}"
-            for (start, _, metric), (low, high) in named
-        ]
+        spans = list[str]()
+        for key, (low, high) in best.interval.items():
+            start, _, metric = key.removesuffix("_ms").rpartition("_")
+            spans.append(f"{start or 'mean'} {metric.upper()} {ms(low)} to {ms(high, 'no end')}")
         yield "interval", f"90 %: {', '.join(spans)}"
     if best.errors:
         errors = (f"{name.partition(' <= ')[0]} ± {ms(value)}" for name, value in best.errors.items())
@@ -226,12 +199,9 @@ def _fleet(fleet: Fleet) -> Iterator[tuple[str, str]]:
     if fleet.binds == ("users",):
         yield role, f"{fleet.load:,.0f} users; whether it serves more was not asked (--max users)"
     else:
-        yield (
-            role,
-            f"{significant(fleet.load)} requests/s of at most {significant(fleet.capacity)}{knee}; "
-            f"limited by {limits_in_words(fleet.binds)}; {percent(fleet.headroom)} headroom",
-        )
-    yield "", f"{', '.join([*words, f'cold start {fleet.cold_start_s:.0f} s'])}"
+        most = f"{significant(fleet.load)} requests/s of at most {significant(fleet.capacity)}{knee}"
+        yield role, f"{most}; limited by {limits_in_words(fleet.binds)}; {percent(fleet.headroom)} headroom"
+    yield "", ", ".join([*words, f"cold start {fleet.cold_start_s:.0f} s"])
 
 
 def _front(points: Sequence[Point]) -> CellTable:
@@ -240,19 +210,11 @@ def _front(points: Sequence[Point]) -> CellTable:
     if len(speed) > _POINTS:
         speed = [speed[round(place * (len(speed) - 1) / (_POINTS - 1))] for place in range(_POINTS)]
     head = ["Pareto front", "", "load", "tok/s/user", "tok/s/GPU", "TTFT", "request", "$/Mtok"]
-    rows = [
-        [
-            point.scenario["gpu"],
-            split_name(point.scenario),
-            significant(point.load),
-            f"{point.tok_s_per_user:.0f}",
-            f"{point.tok_s_per_gpu:.0f}",
-            ms(point.ttft_ms),
-            ms(point.e2el_ms),
-            three(point.usd_per_million_tokens),
-        ]
-        for point in speed
-    ]
+    rows = []
+    for point in speed:
+        speeds = [significant(point.load), f"{point.tok_s_per_user:.0f}", f"{point.tok_s_per_gpu:.0f}"]
+        times = [ms(point.ttft_ms), ms(point.e2el_ms), three(point.usd_per_million_tokens)]
+        rows.append([point.scenario["gpu"], split_name(point.scenario), *speeds, *times])
     return CellTable(head, rows, left=(0, 1))
 
 
@@ -277,14 +239,14 @@ def classes_document(plan: ClassPlan) -> Document:
     )
     asked = f"({plan.confidence * 100:g} % asked)"
     groupings = [[each.fleets, f"{each.gpus:,}", amount(each.usd_per_hour)] for each in plan.groupings]
+    compared = CellTable(["fleets", "GPUs", "$/h"], groupings if len(groupings) > 1 else [])
+    hours = (_class_hours(number, fleet) for number, fleet in enumerate(plan.fleets, 1) if fleet.hours)
     return [
         Section(plan.question, [Words(plan.answer)]),
         Section("", [_classes(plan), Words(f"{told} {asked}")]),
-        Section("", [_fleets(plan)]),
-        Section("", [CellTable(["fleets", "GPUs", "$/h"], groupings if len(groupings) > 1 else [])]),
-        *(Section("", [_class_hours(number, fleet)]) for number, fleet in enumerate(plan.fleets, 1) if fleet.hours),
+        *apart(_fleets(plan), compared, *hours),
         Section("hosts", [Items(*(each.stands for each in plan.hosts))]),
-        Section("", [notes(plan.warnings)]),
+        *apart(blocks.notes(plan.warnings)),
     ]
 
 
@@ -299,15 +261,8 @@ def _classes(plan: ClassPlan) -> CellTable:
         for place, held in enumerate(each.objectives):
             sure = "-" if held.probability is None else f"{math.floor(min(held.probability, 0.99) * 100)} %"
             start = own if not place else ["", "", "", ""]
-            rows.append(
-                [
-                    *start,
-                    held.objective.removeprefix(f"{each.name} "),
-                    ms(held.predicted_ms),
-                    percent(held.within, 1),
-                    sure,
-                ]
-            )
+            objective = held.objective.removeprefix(f"{each.name} ")
+            rows.append([*start, objective, ms(held.predicted_ms), percent(held.within, 1), sure])
         if each.unmet:
             rows.append([*own, "cannot be met", "-", "-", "-"])
     return CellTable(head, rows, left=(0, 4), gap=1, drop=(3,))
@@ -327,15 +282,10 @@ def _fleets(plan: ClassPlan) -> CellTable:
 def _class_hours(number: int, fleet: ClassFleet) -> CellTable:
     names = list(dict.fromkeys(name for each in fleet.hours for name in each.jobs))
     head = [f"fleet {number}, hour", "req/s", *(f"{name} req/s" for name in names), "replicas"]
-    rows = [
-        [
-            f"{each.hour:.4g}",
-            three(each.rate),
-            *(three(each.jobs.get(name, 0.0)) for name in names),
-            f"{each.replicas:,}",
-        ]
-        for each in fleet.hours[:_CLASS_HOURS]
-    ]
+    rows = []
+    for each in fleet.hours[:_CLASS_HOURS]:
+        jobs = [three(each.jobs.get(name, 0.0)) for name in names]
+        rows.append([f"{each.hour:.4g}", three(each.rate), *jobs, f"{each.replicas:,}"])
     return CellTable(head, rows)
 
 
@@ -344,15 +294,8 @@ _ROWS, _BAR = 24, 24  # rows of a table at most, and letters of a bar
 
 def over_time_document(made: OverTime) -> Document:
     """The answer, then hours, months and terms."""
-    return [
-        Section(f"over time: {made.profile}", [Words(made.answer)]),
-        Section("", [_hours(made)]),
-        Section("", [_months(made)]),
-        Section("", [_terms(made)]),
-        Section("", [_policies(made)]),
-        Section("", [_tco(made)]),
-        Section("", [notes(made.warnings)]),
-    ]
+    tables = (_hours(made), _months(made), _terms(made), _policies(made), _tco(made))
+    return [Section(f"over time: {made.profile}", [Words(made.answer)]), *apart(*tables, blocks.notes(made.warnings))]
 
 
 def _tco(made: OverTime) -> Facts:
@@ -360,11 +303,10 @@ def _tco(made: OverTime) -> Facts:
     if made.tco is None:
         return Facts()
     each, said = made.tco, made.tco.inputs
-    owned = f"${each.capital_usd:,.2f} capital + ${each.running_usd:,.2f} power, racks and staff = "
-    owned += f"${each.capital_usd + each.running_usd:,.2f} a GPU and month"
+    parts = f"${each.capital_usd:,.2f} capital + ${each.running_usd:,.2f} power, racks and staff"
+    owned = f"{parts} = ${each.capital_usd + each.running_usd:,.2f} a GPU and month"
     terms = f"${said.purchase:,.0f} a GPU over {said.years:g} years at {percent(said.interest, 1)}"
-    terms += f", {percent(said.residual)} left"
-    given = f"{terms}, ${said.power_price:g}/kWh, PUE {said.pue:g}"
+    given = f"{terms}, {percent(said.residual)} left, ${said.power_price:g}/kWh, PUE {said.pue:g}"
     return Facts(("owning", owned), ("", given))
 
 
@@ -389,23 +331,14 @@ def _hours(made: OverTime) -> CellTable:
     rows = [row for row in made.intervals if row.month == 1]
     if len(rows) == 1:
         return CellTable([], [])
-    size = -(-len(rows) // _ROWS)
-    shown = [max(rows[start : start + size], key=lambda row: row.gpus) for start in range(0, len(rows), size)]
-    starts = [rows[start].hour for start in range(0, len(rows), size)]
-    most = max(row.gpus for row in shown)
-    head = ["hour", "req/s", "replicas", "GPUs", "$/h", ""]
-    cells = [
-        [
-            f"{start:.4g}",
-            three(row.rate),
-            f"{row.replicas:,}",
-            f"{row.gpus:,}",
-            amount(row.usd_per_hour),
-            "█" * max(round(_BAR * row.gpus / most), 1),
-        ]
-        for start, row in zip(starts, shown, strict=True)
-    ]
-    return CellTable(head, cells, left=(5,))
+    size, most = -(-len(rows) // _ROWS), max(row.gpus for row in rows)
+    cells = []
+    for start in range(0, len(rows), size):
+        row = max(rows[start : start + size], key=lambda row: row.gpus)
+        bar = "█" * max(round(_BAR * row.gpus / most), 1)
+        counts = [three(row.rate), f"{row.replicas:,}", f"{row.gpus:,}", amount(row.usd_per_hour)]
+        cells.append([f"{rows[start].hour:.4g}", *counts, bar])
+    return CellTable(["hour", "req/s", "replicas", "GPUs", "$/h", ""], cells, left=(5,))
 
 
 def _months(made: OverTime) -> CellTable:
@@ -429,16 +362,13 @@ def _terms(made: OverTime) -> CellTable:
 def inverse_document(found: Solution | BreakEven) -> Document:
     """The whole answer."""
     if isinstance(found, Solution):
-        return [Section("", [Words(f"{found.model} on {found.gpu}: {found.answer}"), notes(found.warnings)])]
+        return [Section("", [Words(f"{found.model} on {found.gpu}: {found.answer}"), blocks.notes(found.warnings)])]
     head = ["gpu", "GPUs", "$/GPU-hour", "$/hour", "break-even $/GPU-hour"]
     keys = ("usd_per_gpu_hour", "usd_per_hour", "break_even_usd")
     cells = [[row["gpu"], amount(row["gpus"], 0), *(amount(row.get(key)) for key in keys)] for row in found.rows]
     failed = (f"{row['gpu']}: {row['why']}" for row in found.rows if row["why"])
-    return [
-        Section("", [Words(f"{found.model}: {found.answer}")]),
-        Section("", [CellTable(head, cells)]),
-        Section("", [notes((*failed, *found.warnings))]),
-    ]
+    answer = Words(f"{found.model}: {found.answer}")
+    return apart(answer, CellTable(head, cells), blocks.notes((*failed, *found.warnings)))
 
 
 def inverse_rows(found: Solution | BreakEven) -> list[dict[str, object]]:
@@ -453,24 +383,14 @@ def inverse_rows(found: Solution | BreakEven) -> list[dict[str, object]]:
 def rollout_document(found: RolloutPlan) -> Document:
     """Document of a training step on each fleet."""
     head = ["generate", "train", "step", "generation", "last 10 %", "training", "weights", "GPU-h", "tok/s/GPU"]
-    cells = [
-        [
-            amount(each.rollout_gpus, 0),
-            amount(each.train_gpus, 0) if each.train_gpus else "in turn",
-            *(format_time(getattr(each, f"{part}_s")) for part in ("step", "generation", "tail", "training", "sync")),
-            amount(each.gpu_hours),
-            amount(each.tok_s_per_gpu, 0),
-        ]
-        for each in found.steps
-    ]
-    size = (
-        f"A step has {found.tokens:,.0f} tokens and {found.train_flops:.3g} FLOPs of training; "
-        f"each replica then gets {found.weight_bytes / 1e9:,.1f} GB."
-    )
-    gpus = f"{found.best.gpus} GPU{'s' * (found.best.gpus > 1)}"
-    best = f"The fewest GPU-hours: {gpus}, {format_time(found.best.step_s)} a step."
-    return [
-        Section(f"{found.model} on {found.gpu}: {found.question}", [Words(f"{size} {best}")]),
-        Section("", [CellTable(head, cells)]),
-        Section("", [notes(found.notes)]),
-    ]
+    cells = []
+    for each in found.steps:
+        gpus = [amount(each.rollout_gpus, 0), amount(each.train_gpus, 0) if each.train_gpus else "in turn"]
+        parts = (each.step_s, each.generation_s, each.tail_s, each.training_s, each.sync_s)
+        cells.append([*gpus, *map(format_time, parts), amount(each.gpu_hours), amount(each.tok_s_per_gpu, 0)])
+    work = f"A step has {found.tokens:,.0f} tokens and {found.train_flops:.3g} FLOPs of training"
+    size = f"{work}; each replica then gets {found.weight_bytes / 1e9:,.1f} GB."
+    many = f"{found.best.gpus} GPU{'s' * (found.best.gpus > 1)}"
+    best = f"The fewest GPU-hours: {many}, {format_time(found.best.step_s)} a step."
+    first = Section(f"{found.model} on {found.gpu}: {found.question}", [Words(f"{size} {best}")])
+    return [first, *apart(CellTable(head, cells), blocks.notes(found.notes))]

@@ -148,11 +148,11 @@ class Answers(GenerateJsonSchema):
         whole = plain | {key: self._of(kind) for key, kind in special.items() if kind is not None}
         if kind is not Candidate:
             return _closed(whole)
-        besides = {
-            name: {key: _not_negative(key, self._of(kind)) for key, kind in keys.items()}
-            for name, keys in _KINDS.items()
-        }
-        return {"oneOf": [_closed(keys | whole | {"kind": {"const": name}}) for name, keys in besides.items()]}
+        found = []
+        for name, keys in _KINDS.items():
+            besides = {key: _not_negative(key, self._of(kind)) for key, kind in keys.items()}
+            found.append(_closed(besides | whole | {"kind": {"const": name}}))
+        return {"oneOf": found}
 
     def typed_dict_schema(self, schema: core_schema.TypedDictSchema) -> Schema:
         """An object with exactly these keys."""
@@ -190,7 +190,7 @@ def served(tool: str, kind: Any = None, generator: type[Answers] = Answers) -> S
 
     An estimate is without the origins of its facts, and a derivation is cut: a node says how many parts it had.
     """
-    entries = {"tool": Literal[tool], "answer": kind or _type(_SERVED[tool]), "basis": _type("Basis")}
+    entries = {"tool": Literal[tool], "answer": kind or _type(_TABLE["served"][tool]), "basis": _type("Basis")}
     made = schema_of(TypedDict(f"{tool.title()}Served", entries), generator)  # type: ignore[operator]
     if tool == "estimate":
         del made["$defs"]["Estimate"]["properties"]["provenance"]
@@ -215,16 +215,6 @@ ERROR = _type("Refusal")
 """A refusal of the service."""
 HEALTH = _type("Health")
 """Answer of the service about itself."""
-_SERVED = {
-    "estimate": "Estimate",
-    "plan": "PlanAnswer",
-    "levers": "Levers",
-    "explain": "Derivation",
-    "simulate": "Outcome",
-    "models": "Models",
-    "gpus": "Accelerators",
-}
-"""By tool."""
 
 
 def schema_of(kind: Any, generator: type[Answers] = Answers) -> Schema:

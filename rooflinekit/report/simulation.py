@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rooflinekit.estimation.options import OwnKeywords
 from rooflinekit.load.arrivals import open_arrivals
 from rooflinekit.model.types.units import format_time, percent
-from rooflinekit.report.document import CellTable, Document, Section, Words, ended, machine, ms, three, tokens_in
+from rooflinekit.report.document import CellTable, Document, Section, Words, apart, ended, machine, ms, three, tokens_in
 from rooflinekit.report.estimate import others_words, tokens_of
 from rooflinekit.report.request import Bars, Request, latencies
 from rooflinekit.simulation.outcome import Outcome, ReplicaUse, Spread
@@ -43,44 +43,25 @@ def document(outcome: Outcome) -> Document:
     rows = list[list[str]]()
     for name, key in _LATENCIES.items():
         spread: Spread = getattr(o, f"{key}_ms")
-        rows += latencies(
-            name, [getattr(spread, mark) for mark in _MARKS], [spread.errors.get(mark) for mark in _MARKS]
-        )
-    request = Request.of(o)
-    rates = [
-        [
-            "output",
-            f"{three(o.output_tok_s)} tok/s",
-            ""
-            if o.output_tok_s_per_gpu == o.output_tok_s
-            else f"{three(o.output_tok_s_per_gpu)} tok/s a {noun_of(o.gpu)}",
-        ],
-        ["requests", f"{three(o.request_rate)} /s", ""],
-    ]
+        times, errors = [getattr(spread, mark) for mark in _MARKS], [spread.errors.get(mark) for mark in _MARKS]
+        rows += latencies(name, times, errors)
+    request, noun = Request.of(o), noun_of(o.gpu)
+    alone = o.output_tok_s_per_gpu == o.output_tok_s
+    each_gpu = "" if alone else f"{three(o.output_tok_s_per_gpu)} tok/s a {noun}"
+    rates = [["output", f"{three(o.output_tok_s)} tok/s", each_gpu], ["requests", f"{three(o.request_rate)} /s", ""]]
     if o.power_w_per_gpu is not None:
-        rates.append(
-            [
-                "power",
-                f"{o.power_w_per_gpu:.0f} W a {noun_of(o.gpu)}",
-                f"{three(o.energy_per_output_token_j)} J a token (boards)",
-            ]
-        )
+        joules = f"{three(o.energy_per_output_token_j)} J a token (boards)"
+        rates.append(["power", f"{o.power_w_per_gpu:.0f} W a {noun}", joules])
     if o.goodput is not None:
         rates.append(["goodput", f"{three(o.goodput_rate)} /s", f"{percent(o.goodput, 1)} meet the objective"])
     shown = o.replicas if len(o.replicas) <= _MOST else ReplicaUse.means(o.replicas)
-    use = [
-        [
-            str(number) if each.replicas == 1 else f"{each.replicas:,}, mean",
-            each.role,
-            f"{each.steps:,}",
-            percent(each.utilisation),
-            f"{each.mean_batch:.1f}",
-            percent(each.kv_use),
-            "-" if each.prefix_hit_rate is None else percent(each.prefix_hit_rate, 1),
-            *(percent(share, 1) for share in each.tiers.values()),
-        ]
-        for number, each in enumerate(shown)
-    ]
+    use = []
+    for number, each in enumerate(shown):
+        who = [str(number) if each.replicas == 1 else f"{each.replicas:,}, mean", each.role, f"{each.steps:,}"]
+        work = [percent(each.utilisation), f"{each.mean_batch:.1f}", percent(each.kv_use)]
+        hits = "-" if each.prefix_hit_rate is None else percent(each.prefix_hit_rate, 1)
+        use.append([*who, *work, hits, *(percent(share, 1) for share in each.tiers.values())])
+    tiers = [f"from {name}" for name in o.replicas[0].tiers]
     stopped = "; INTERRUPTED, the results are of what was done" if o.interrupted else ""
     if request:
         several = o.tpot_ms.mean is not None  # else no answer has a second token
@@ -90,8 +71,7 @@ def document(outcome: Outcome) -> Document:
         Section("", [CellTable(["", *_MARKS.values()], rows)]),
         *([request.section()] if request else ()),
         *_histogram(o),
-        Section("", [CellTable((), rates, left=(0, 2))]),
-        Section("", [CellTable([*_USE, *(f"from {name}" for name in o.replicas[0].tiers)], use, left=(0, 1))]),
+        *apart(CellTable((), rates, left=(0, 2)), CellTable([*_USE, *tiers], use, left=(0, 1))),
         ended(o, stopped),
     ]
 

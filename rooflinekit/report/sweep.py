@@ -12,7 +12,7 @@ import pandas as pd
 from rooflinekit.decision.sweeping.pareto import GPU, USER, compared, interactivity
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.units import significant
-from rooflinekit.report.document import CellTable, Document, Section, Words, three
+from rooflinekit.report.document import CellTable, Document, Section, Words, apart, three
 
 MOST = 60  # rows that a terminal shows
 _GOALS = (("lowest TPOT ", "tpot_ms", " ms"), ("cheapest output, $", "usd_per_million_output_tokens", "/Mtok"))
@@ -37,14 +37,14 @@ def document(table: pd.DataFrame, inputs: Sequence[str], most: int | None, basel
         baseline: the column of the table of interactivity that others are compared with; the first by default.
     """
     if not len(table):
-        return [Section("", [Words("no rows")])]
+        return apart(Words("no rows"))
     varying = [name for name in inputs if table[name].nunique(dropna=False) > 1]
     same = [f"{name} {_cell(table[name].iloc[0])}" for name in inputs if name not in varying]
     levels = set(table["evidence"].dropna()) - {""} if "evidence" in table else set()
     same += [f"evidence {level}" for level in levels if len(levels) == 1]
     results = [name for name in _SHOWN if name in table and table[name].notna().any() and _tells(table, name)]
     if not varying and not results:
-        return [Section("", [Words(", ".join(same))]), Section("", [Words("no row has an answer")])]
+        return apart(Words(", ".join(same)), Words("no row has an answer"))
     names, shown = [*varying, *results], table.head(most or len(table))
     cells = [
         [_cell(value, name in results) for name, value in zip(names, row, strict=True)]
@@ -55,12 +55,9 @@ def document(table: pd.DataFrame, inputs: Sequence[str], most: int | None, basel
     drop = [*range(last, first + 2, -1), *range(first, 0, -1)]  # results down to two of them, then what varies
     rest = len(table) - len(shown)
     more = [f"{rest:,} more rows; --format csv or --out FILE has all of them"] if rest else []
-    return [
-        Section("", [Words(*filter(None, [", ".join(same)]), *_best(table, varying))]),
-        *_interactivity(table, baseline),
-        Section("", [CellTable([*varying, *(_SHOWN[name] for name in results)], cells, left, drop=drop)]),
-        Section("", [Words(*more)]),
-    ]
+    best = Words(*filter(None, [", ".join(same)]), *_best(table, varying))
+    whole = CellTable([*varying, *(_SHOWN[name] for name in results)], cells, left, drop=drop)
+    return [*apart(best), *_interactivity(table, baseline), *apart(whole, Words(*more))]
 
 
 def _interactivity(table: pd.DataFrame, baseline: str | None) -> Iterator[Section]:

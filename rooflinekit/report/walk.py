@@ -31,24 +31,21 @@ _COLUMNS = ("step", "tensor", "shape", "numbers", "FLOP", "bytes", "formulas")
 def document(walk: Walk) -> Document:
     """The whole walk; on a terminal letters, formulas and notes are told once."""
     told, (title, *lead) = _Told(), headline(walk)
-    sections = [blocks.Section(title, [Words(*lead)]), blocks.Section("", [FixedLines(attention_picture(walk))])]
+    sections = [blocks.Section(title, [Words(*lead)]), *blocks.apart(FixedLines(attention_picture(walk)))]
     for phase in walk.phases:
         offsets = f"cu_seqlens: queries {_few(phase.cu_seqlens_q)}, keys {_few(phase.cu_seqlens_k)}"
         packed = len(walk.inputs["tokens"]) > 1
         title = f"{phase.name.upper()}: {phase.title}"
         sections.append(blocks.Section(title, [Words(offsets)] if packed else []))
-        sections += [blocks.Section("", [LayerSteps(section, told)]) for section in phase.sections]
+        sections += blocks.apart(*(LayerSteps(section, told) for section in phase.sections))
     end = blocks.footer("", walk.warnings, walk.version)
     totals = []
     for name, work in ((phase.name, phase.work) for phase in walk.phases):
         amounts = (work.flops, work.weight_bytes, work.kv_read_bytes, work.kv_write_bytes, work.activation_bytes)
         intensity = "-" if work.intensity is None else f"{work.intensity:.3g}"
         totals.append([name, *map(format_count, amounts), intensity])
-    return [
-        *sections,
-        blocks.Section("", [CellTable(_TOTALS, totals)]),
-        blocks.Section("", [Words(ridge_sentence(walk)), *end.blocks]),
-    ]
+    last = blocks.Section("", [Words(ridge_sentence(walk)), *end.blocks])
+    return [*sections, *blocks.apart(CellTable(_TOTALS, totals)), last]
 
 
 def ridge_sentence(walk: Walk) -> str:
@@ -88,15 +85,11 @@ def headline(walk: Walk) -> list[str]:
     lines = [f"{walk.model}{split}: the tensors of a prefill and of the decode step behind it"]
     rules = [f"{key.replace('_', ' ')} {i[key]}" for key in ("skew", "redundant_experts") if i[key]]
     rules += ["sequence parallel"] * i["sequence_parallel"] + [f"cache {i['kv_policy']}"] * (i["kv_policy"] != "full")
-    lines += [
-        "; ".join([_asked(walk), formats, *rules]),
-        "work as estimate counts it: attention causal, a launch's parts apart",
-    ]
+    lines.append("; ".join([_asked(walk), formats, *rules]))
+    lines.append("work as estimate counts it: attention causal, a launch's parts apart")
     if i["batch"] > 1 and len(i["tokens"]) > 1:
-        lines.append(
-            f"padded to the longest they would be {i['padded_tokens']:,} tokens, "
-            f"packed they are {walk.phases[0].cu_seqlens_q[-1]:,}"
-        )
+        packed = f"packed they are {walk.phases[0].cu_seqlens_q[-1]:,}"
+        lines.append(f"padded to the longest they would be {i['padded_tokens']:,} tokens, {packed}")
     return lines
 
 
@@ -267,14 +260,9 @@ def walk_page(walk: Walk) -> str:
     """The whole page; it works without JavaScript too, as tables."""
     title, *lead = headline(walk)
     names, mask = attention_mask(walk)
-    stops = [
-        _slide(stop, section, phase, mask)
-        for phase in walk.phases
-        for section in phase.sections
-        for stop in section.stops
-    ]
-    foot, tables = [], []
+    stops, foot, tables = [], [], []
     for phase in walk.phases:
+        stops += [_slide(stop, section, phase, mask) for section in phase.sections for stop in section.stops]
         work, intensity = phase.work, phase.work.intensity or 0.0
         moved = f"{format_bytes(work.bytes)}, {format_bytes(work.weight_bytes)} of them weights"
         foot.append(f"{phase.name}: {format_count(work.flops, 'FLOP')}, {moved}: {intensity:.3g} FLOP/B")
@@ -301,33 +289,23 @@ def _slide(stop: Stop, section: WalkSection, phase: Phase, mask: Sequence[str]) 
     used = set(re.findall(r"\w+", " ".join(stop.lettered)))
     letters = [[s.name, letter_value(s.value), s.meaning] for s in section.symbols if s.name in used]
     pairs = sum(row.count("1") for row in mask)
+    amounts = {of: _amount(stop, of, section, phase) for of in ("flops", "bytes", "network")}
     return {
         "phase": phase.name,
         "where": section_title(section),
-        "name": stop.name,
-        "does": stop.does,
-        "note": stop.note,
+        **{key: getattr(stop, key) for key in ("name", "does", "note")},
         "mask": stop.name in _MASKED and phase.name == "prefill" and pairs > 0 and told["pairs"] == pairs,
         "outputs": [_picture(tensor) for tensor in stop.outputs],
         "weights": [_picture(tensor, "weights") for tensor in stop.weights],
-        "flops": _amount(stop, "flops", section, phase),
-        "bytes": _amount(stop, "bytes", section, phase),
-        "network": _amount(stop, "network", section, phase) if stop.network_formula else None,
+        **(amounts if stop.network_formula else amounts | {"network": None}),
         "letters": letters,
     }
 
 
 def _picture(tensor: Tensor, kind: str = "") -> dict[str, object]:
-    return {
-        "name": tensor.name,
-        "symbols": list(tensor.symbols),
-        "shape": list(tensor.shape),
-        "letters": tensor.letters,
-        "numbers": tensor.numbers,
-        "dtype": tensor.dtype,
-        "kind": kind or ("cache" if "cache" in tensor.name or tensor.name == "state" else "activations"),
-        "table": not kind and tensor.name in ("scores", "weights"),
-    }
+    told = {key: getattr(tensor, key) for key in ("name", "symbols", "shape", "letters", "numbers", "dtype")}
+    held = kind or ("cache" if "cache" in tensor.name or tensor.name == "state" else "activations")
+    return told | {"kind": held, "table": not kind and tensor.name in ("scores", "weights")}
 
 
 def _amount(stop: Stop, of: str, section: WalkSection, phase: Phase) -> dict[str, str]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, field, fields, replace
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rooflinekit.estimation.results import DoubtResult
 from rooflinekit.load.played import Sample, marks, standard_errors
@@ -122,18 +122,9 @@ class ReplicaUse:
         cls, role: str, work: ReplicaWork, blocks: int, seconds: float, hits: float | None, tiers: dict[str, float]
     ) -> ReplicaUse:
         """Use of a replica with so many blocks, from its work in a run of so many seconds."""
-        return cls(
-            role=role,
-            steps=work.steps,
-            decode_steps=work.decode_steps,
-            utilisation=work.busy / (seconds or math.inf),
-            mean_batch=work.sequences / work.busy if work.busy else 0.0,
-            kv_use=work.blocks / blocks / (seconds or math.inf),
-            prefix_hit_rate=hits,
-            tiers=tiers,
-            prompt_tokens=work.computed,
-            decode_tokens=work.made,
-        )
+        busy, held = (each / (seconds or math.inf) for each in (work.busy, work.blocks / blocks))
+        batch = work.sequences / work.busy if work.busy else 0.0
+        return cls(role, work.steps, work.decode_steps, busy, batch, held, hits, tiers, work.computed, work.made)
 
     @classmethod
     def encoders(cls, gpus: int, busy: float, parts: int, seconds: float, tiers: Iterable[str] = ()) -> ReplicaUse:
@@ -153,23 +144,13 @@ class ReplicaUse:
     @classmethod
     def _mean(cls, uses: Sequence[ReplicaUse]) -> ReplicaUse:
         rates = [use.prefix_hit_rate for use in uses if use.prefix_hit_rate is not None]
-        means: dict[str, Any] = {
-            name: fmean(getattr(use, name) for use in uses) for name in ("utilisation", "mean_batch", "kv_use")
-        }
-        whole = {
-            name: round(fmean(getattr(use, name) for use in uses))
-            for name in ("steps", "decode_steps", "prompt_tokens", "decode_tokens")
-        }
+        counts = ("steps", "decode_steps", "prompt_tokens", "decode_tokens")
+        names = (*counts, "utilisation", "mean_batch", "kv_use")
+        means: dict[str, Any] = {name: fmean(getattr(use, name) for use in uses) for name in names}
+        means |= {name: round(means[name]) for name in counts}
         tiers = {name: fmean(use.tiers[name] for use in uses) for name in uses[0].tiers}
-        hits = fmean(rates) if rates else None
-        return cls(
-            uses[0].role,
-            prefix_hit_rate=hits,
-            tiers=tiers,
-            replicas=sum(use.replicas for use in uses),
-            **means,
-            **whole,
-        )
+        hits, many = fmean(rates) if rates else None, sum(use.replicas for use in uses)
+        return cls(uses[0].role, prefix_hit_rate=hits, tiers=tiers, replicas=many, **means)
 
 
 def _from_tiers(pool: BlockPool, simulation: Simulation) -> dict[str, float]:
@@ -180,6 +161,9 @@ def _from_tiers(pool: BlockPool, simulation: Simulation) -> dict[str, float]:
         asked = sum(each.asked for each in users)
         found[tier.name] = tier.loaded * pool.per * pool.size / asked if asked else 0.0
     return found
+
+
+_Replicas: TypeAlias = tuple[Sequence[Predictor], Sequence[ReplicaWork]]
 
 
 @dataclass(frozen=True)
@@ -220,32 +204,17 @@ class Books:
         return not 0 < self.runs <= 2 * self.unsettled
 
     @classmethod
-    def of(
-        cls,
-        predictors: Sequence[Predictor],
-        works: Sequence[ReplicaWork],
-        ledger: Ledger,
-        seconds: float,
-        growth: tuple[bool, bool],
-        **more: Any,
-    ) -> Books:
+    def of(cls, replicas: _Replicas, ledger: Ledger, seconds: float, growth: tuple[bool, bool], **more: Any) -> Books:
         """Books of a run of so many seconds, with predictor and work of each replica; `more` are the other fields.
 
         growth: of the requests in the system, and of those without a first token. Where no more wait, the engine begins
         what comes: its batch still fills, and it has not shown its limit.
         """
+        predictors, works = replicas
         gpus = sum(predictor.plan.deployment.gpus for predictor in predictors)
-        return cls(
-            ledger=ledger,
-            duration=seconds,
-            gpus=gpus,
-            gpu_seconds=gpus * seconds,
-            steps=sum(work.steps for work in works),
-            swapped=sum(work.swapped for work in works),
-            diverging=int(all(growth)),
-            unsettled=int(growth[0]),
-            **more,
-        )
+        more |= {name: sum(getattr(work, name) for work in works) for name in ("steps", "swapped")}
+        more |= {"diverging": int(all(growth)), "unsettled": int(growth[0])}
+        return cls(ledger, duration=seconds, gpus=gpus, gpu_seconds=gpus * seconds, **more)
 
     @classmethod
     def of_run(cls, run: Simulation, predictors: Sequence[Predictor], batches: Batches) -> Books:
@@ -259,18 +228,10 @@ class Books:
             uses.append(ReplicaUse.of(role, work, pool.total, run.now, hits, _from_tiers(pool, run)))
         if station := fleet.front_end.encoders:
             uses.append(ReplicaUse.encoders(station.gpus, station.busy, station.encoded, run.now, uses[0].tiers))
-        return cls.of(
-            predictors,
-            works,
-            run.ledger,
-            run.now,
-            batches.growth,
-            joules=energy_of(predictors, works, [use.role for use in uses[: len(works)]], run.ledger.finished, run.now),
-            tokens=sum(work.made + work.first_tokens for work in works),
-            uses=tuple(uses),
-            pieces=batches.full,
-            interrupted=run.interrupted,
-        )
+        roles, tokens = [use.role for use in uses[: len(works)]], sum(work.made + work.first_tokens for work in works)
+        made = {"uses": tuple(uses), "pieces": batches.full, "tokens": tokens, "interrupted": run.interrupted}
+        made["joules"] = energy_of(predictors, works, roles, run.ledger.finished, run.now)
+        return cls.of((predictors, works), run.ledger, run.now, batches.growth, **made)
 
     @classmethod
     def joined(cls, parts: Sequence[Books], interrupted: bool = False) -> Books:
@@ -406,24 +367,17 @@ def summarise(books: Books, **more: Any) -> Outcome:
     """Turn books into an answer; `more` are the fields of the deployment and the run that books do not have."""
     firsts, tokens, wholes = zip(*books.pieces, strict=True) if books.pieces else ((), (), ())
     ledger, gpus = books.ledger, books.gpus
-    ttft, tpot, e2e, queued = (
-        books.exact.get(name) or getattr(ledger, name) for name in ("ttft", "tpot", "e2el", "queued")
-    )
+    names = ("ttft", "tpot", "e2el", "queued")
+    ttft, tpot, e2e, queued = (books.exact.get(name) or getattr(ledger, name) for name in names)
     span = ledger.last_end - ledger.measured_from
     span = span if 0 < span < math.inf else math.nan
     speed = _finite(ledger.measured_tokens / span)
     asked = ledger.objective.ttft is not None or ledger.objective.tpot is not None
     spent = math.nan if books.joules is None else books.joules
+    fates = (ledger.arrived, ledger.finished, ledger.rejected, ledger.cut, ledger.measured, ledger.preempted)
+    more |= {name: getattr(books, name) for name in ("steps", "diverges", "settled", "interrupted", "others_spans")}
     return Outcome(
-        requests=Counts(
-            ledger.arrived,
-            ledger.finished,
-            ledger.rejected,
-            ledger.cut,
-            ledger.measured,
-            ledger.preempted,
-            books.swapped,
-        ),
+        requests=Counts(*fates, books.swapped),
         duration_s=books.duration,
         ttft_ms=Spread.of(ttft, firsts),
         tpot_ms=Spread.of(tpot, tokens),
@@ -437,15 +391,10 @@ def summarise(books: Books, **more: Any) -> Outcome:
         output_tok_s_per_gpu=None if speed is None else speed / gpus,
         power_w_per_gpu=_finite(spent / books.gpu_seconds) if books.gpu_seconds else None,
         energy_per_output_token_j=_finite(spent / books.tokens) if books.tokens else None,
-        steps=books.steps,
         replicas=books.uses,
-        diverges=books.diverges,
-        settled=books.settled,
-        interrupted=books.interrupted,
         ttft_histogram=Bin.of(ttft),
         ttft_parts_ms=books.parts and books.parts[0],
         tpot_parts_ms=books.parts and books.parts[1],
-        others_spans=books.others_spans,
         **more,
     )
 

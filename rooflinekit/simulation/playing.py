@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -32,10 +33,7 @@ _ROOM = 8192  # steps that are written down at once
 
 
 def play_scene(
-    scene: Scene,
-    clients: Clients,
-    timeline: Timeline | None = None,
-    ended: Callable[[int], None] | None = None,
+    scene: Scene, clients: Clients, timeline: Timeline | None = None, ended: Callable[[int], None] | None = None
 ) -> tuple[Played, Sketch, bool]:
     """Play requests on a scene; returns what happened, the gaps between tokens, and whether Ctrl-C ended it early.
 
@@ -51,18 +49,9 @@ def play_scene(
             _add_rows(state, timeline, rules)
 
     encoders = scene.front.encoders.gpus if scene.front.encoders else 0
+    run = partial(play, seed=scene.seed, encoders=encoders, warmup=clients.warmup, room=_ROOM)
     with asking_to_stop(stopped.set):
-        played = play(
-            clients,
-            rules,
-            scene.tables,
-            seed=scene.seed,
-            encoders=encoders,
-            warmup=clients.warmup,
-            room=_ROOM,
-            drained=drained,
-            stopped=stopped.is_set,
-        )
+        played = run(clients, rules, scene.tables, drained=drained, stopped=stopped.is_set)
     return played, gaps, stopped.is_set()
 
 
@@ -70,10 +59,8 @@ def _add_gaps(state: State, gaps: Sketch) -> None:
     """Add what is written down of gaps between tokens: single ones, and those within runs of decode steps."""
     count, rows = state.counts[GAPS], state.counts[ROWS]
     gaps.add_many(np.array(state.gap[:count]), np.array(state.gap_count[:count]))  # type: ignore[index]
-    first, slope, steps, decodes = (
-        np.array(each[:rows])  # type: ignore[index]
-        for each in (state.log_time, state.log_slope, state.log_steps, state.log_decodes)
-    )
+    logs = (state.log_time, state.log_slope, state.log_steps, state.log_decodes)
+    first, slope, steps, decodes = (np.array(each[:rows]) for each in logs)  # type: ignore[index]
     runs = (steps > 1) & (decodes > 0)
     first, slope, steps, decodes = (each[runs] for each in (first, slope, steps, decodes))
     even = np.abs(slope) * (steps - 2) <= RESOLUTION * first
@@ -133,16 +120,9 @@ def _refusals(played: Played) -> Counter[str]:
 
 def works_of(played: Played) -> list[ReplicaWork]:
     """Work of each replica."""
-    kinds = {
-        "steps_made": int,
-        "decode_steps": int,
-        "busy": float,
-        "sequence_time": float,
-        "block_time": float,
-        "prompt_tokens": int,
-        "tokens_out": int,
-    }
-    columns = (played.replicas[name].astype(kind).tolist() for name, kind in kinds.items())
+    times = ("busy", "sequence_time", "block_time")
+    names = ("steps_made", "decode_steps", *times, "prompt_tokens", "tokens_out")
+    columns = (played.replicas[name].astype(float if name in times else int).tolist() for name in names)
     return [ReplicaWork(*row) for row in zip(*columns, strict=True)]
 
 

@@ -18,18 +18,9 @@ from rooflinekit.estimation.notes import room_for_one
 from rooflinekit.estimation.options import Keywords, OwnKeywords, keywords, number_of, options_of, part_of, read
 from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, SPECULATION_KEYS, WORKLOAD_KEYS, SimulationOptions
+from rooflinekit.load import arrivals as processes
 from rooflinekit.load.answer import FILLING, STEADY, AskedLoad, LoadPlay, scene_for, usual_requests
-from rooflinekit.load.arrivals import (
-    Arrival,
-    Burst,
-    ClosedLoop,
-    Drawn,
-    Gamma,
-    Process,
-    Requests,
-    generate,
-    parse_process,
-)
+from rooflinekit.load.arrivals import Arrival, Burst, ClosedLoop, Drawn, Gamma, Requests, generate
 from rooflinekit.load.lengths import Fixed, Length, longer, parse_length, spread_length
 from rooflinekit.load.policies import ROUTERS as LOOPED
 from rooflinekit.load.policies import Limits, policy_name
@@ -104,13 +95,8 @@ class Setup(Scheduler):
                 raise WorkloadError(f"{name}={count:,} cannot be divided evenly among {cells:,} cells")
         if any(tier.shared for tier in self.tiers):
             raise WorkloadError("cells cannot share a cache tier; leave shared or cells out")
-        return replace(
-            self,
-            replicas=self.replicas // cells,
-            prefill_replicas=self.prefill_replicas // cells,
-            seed=cell_seed(self.seed, number),
-            cells=1,
-        )
+        replicas, prefills, seed = self.replicas // cells, self.prefill_replicas // cells, cell_seed(self.seed, number)
+        return replace(self, replicas=replicas, prefill_replicas=prefills, seed=seed, cells=1)
 
 
 @dataclass(frozen=True)
@@ -221,24 +207,18 @@ def _loop_plays(load: Load, setup: Setup) -> bool:
 
 def _by_loop(resolved: Resolved, load: Load, setup: Setup, drawn: Drawn, seen: _Seen) -> tuple[Books, dict[str, Any]]:
     predictor = resolved.predictor
-    asked = AskedLoad(
-        *(load.lengths or _means(drawn)),
-        load.users,
-        warmup=load.warmup,
-        prompts=load.prompts,
-        cached=load.cached,
-        requests=len(drawn.isl) - (load.warmup if load.users else 0),
-        source=lambda *_: drawn,
-    )
+    lengths, counted = load.lengths or _means(drawn), len(drawn.isl) - (load.warmup if load.users else 0)
+    asked = AskedLoad(*lengths, load.users, requests=counted, warmup=load.warmup, source=lambda *_: drawn)
+    asked = replace(asked, prompts=load.prompts, cached=load.cached)
     scene = scene_of(predictor, setup, load.typical, load.longest, asked.isl.mean)
     clients = scene.clients(drawn, load.users, load.warmup, asked.cached / asked.isl.mean, load.prompts)
     played, gaps, interrupted = play_scene(scene, clients, seen.timeline, seen.ended)
     found = LoadPlay(predictor, asked, scene, played, math.nan, setup)
     works = works_of(played)
+    ledger = ledger_of(played, gaps, load.objective)
     books = Books.of(
-        [predictor] * setup.replicas,
-        works,
-        ledger_of(played, gaps, load.objective),
+        ([predictor] * setup.replicas, works),
+        ledger,
         played.now,
         played.growth,
         joules=None if found.power is None else float(found.power.joules_per_output_token * found.run.tokens),
@@ -274,16 +254,11 @@ def _by_objects(
     resolved: Resolved, load: Load, setup: Setup, watch: Watch | None, prefill: Resolved
 ) -> tuple[Books, dict[str, Any]]:
     settings = resolved.plan.deployment.settings
-    told = {
-        "cached": load.cached,
-        "seed_reuse": load.prompts,
-        "scheduler_recv_interval": settings.scheduler_recv_interval > 1,
-        "batch_wait": settings.batch_wait,
-    }
-    if alone := [name for name, value in told.items() if value]:
-        raise InputError(
-            f"{alone[0]} is not known with pools, prefix blocks, cache tiers, samples, sessions or a duration"
-        )
+    told = {"cached": load.cached, "seed_reuse": load.prompts}
+    told |= {"scheduler_recv_interval": settings.scheduler_recv_interval > 1, "batch_wait": settings.batch_wait}
+    if alone := next((name for name, value in told.items() if value), None):
+        others = "pools, prefix blocks, cache tiers, samples, sessions or a duration"
+        raise InputError(f"{alone} is not known with {others}")
     batches = Batches()
     run = _run(resolved, load, setup, watch, prefill, batches)
     fleet = run.fleet
@@ -436,15 +411,13 @@ def _notes(books: Books) -> Iterator[str]:
         yield f"requests pile up in {books.diverging} of {books.runs} cells as long as they come"
     if books.diverges:
         served = "" if books.served is None else f" ({books.served:.4g}/s)"
-        yield (
-            f"overload: fewer requests are served than come{served}, so the queue grows as long as they come "
-            f"({ledger.arrived:,} here). Waits are those of this run, and longer in a longer one"
-        )
+        grows = f"the queue grows as long as they come ({ledger.arrived:,} here)"
+        longer_run = "Waits are those of this run, and longer in a longer one"
+        yield f"overload: fewer requests are served than come{served}, so {grows}. {longer_run}"
     elif not books.settled:
-        yield (
-            f"too short to judge: {ledger.arrived:,} requests came, and the batch still filled. None waited longer to "
-            f"begin, so this is no overload yet. A longer run (--requests) tells"
-        )
+        came = f"{ledger.arrived:,} requests came, and the batch still filled"
+        no_overload = "None waited longer to begin, so this is no overload yet"
+        yield f"too short to judge: {came}. {no_overload}. A longer run (--requests) tells"
 
 
 @dataclass(frozen=True)
@@ -480,14 +453,12 @@ class TrafficQuestion:
     def of_cell(self, number: int, cells: int) -> TrafficQuestion:
         """The requests of one cell: a part of a Poisson stream is one too; rows of a trace are dealt by `dealt`."""
         if self.arrivals is not None or (self.cv != 1.0 and self.rate is not None):
-            raise WorkloadError(
-                "cells divide Poisson arrivals, users, sessions and traces; give --rate alone, or leave cells out"
-            )
-        counts: dict[str, Any] = {
-            name: share(count, number, cells, name)
-            for name in ("requests", "concurrency")
-            if (count := getattr(self, name)) is not None and self.trace is None
-        }
+            divided = "cells divide Poisson arrivals, users, sessions and traces"
+            raise WorkloadError(f"{divided}; give --rate alone, or leave cells out")
+        counts = dict[str, Any]()
+        for name in ("requests", "concurrency") if self.trace is None else ():
+            if (count := getattr(self, name)) is not None:
+                counts[name] = share(count, number, cells, name)
         rate = None if self.rate is None else self.rate / (cells if self.trace is None else 1)  # rows are dealt later
         warmup = self.warmup and self.warmup * (number + 1) // cells - self.warmup * number // cells
         return replace(self, rate=rate, warmup=warmup, **counts)
@@ -615,9 +586,9 @@ def _sessions(
     return load, BLOCK, law.cut(most, osl.mean)
 
 
-def _process(question: TrafficQuestion) -> Process:
+def _process(question: TrafficQuestion) -> processes.Process:
     if question.arrivals is not None:
-        return parse_process(question.arrivals)
+        return processes.parse_process(question.arrivals)
     if question.concurrency is not None:
         return ClosedLoop(
             question.concurrency, question.requests or usual_requests(question.concurrency), question.warmup or 0
@@ -681,9 +652,8 @@ def simulate(
         mark = (__version__, model, gpu, sorted((name, given[name]) for name in given.keys() - _PLACES))
         store = KeptCells(kept, mark, _objective(_question(given))) if kept else None
         play, workers = partial(_cell, model, gpu, given), whole_number(given.get("workers", 1), "workers")
-        books = played(
-            first, play, cells, workers=workers, scheduler=given.get("scheduler"), kept=store, progress=progress
-        )
+        deal = partial(played, workers=workers, scheduler=given.get("scheduler"))
+        books = deal(first, play, cells, kept=store, progress=progress)
         more["inputs"] |= {name: given.get(name, 0) for name in ("prefill_replicas", "seed")}
         more["inputs"] |= {"replicas": given.get("replicas", 1), "cells": cells}
     question = _question(given)
@@ -698,10 +668,8 @@ def _stream_note(question: TrafficQuestion, books: Books) -> Iterator[str]:
         return
     asked = (question.requests or STEADY) + (question.warmup or 0)
     if books.ledger.arrived != asked:
-        yield (
-            f"{books.ledger.arrived:,} requests came in the {asked / question.rate:.4g} s in which {asked:,} come in "
-            "the mean: sessions send as their users think"
-        )
+        mean = f"the {asked / question.rate:.4g} s in which {asked:,} come in the mean"
+        yield f"{books.ledger.arrived:,} requests came in {mean}: sessions send as their users think"
 
 
 def _cell(model: str | PathLike[str], gpu: str | PathLike[str], given: OwnKeywords, number: int) -> Books:
@@ -710,18 +678,12 @@ def _cell(model: str | PathLike[str], gpu: str | PathLike[str], given: OwnKeywor
 
 
 def _played(
-    model: str | PathLike[str],
-    gpu: str | PathLike[str],
-    given: OwnKeywords,
-    seen: _Seen,
-    number: int = 0,
+    model: str | PathLike[str], gpu: str | PathLike[str], given: OwnKeywords, seen: _Seen, number: int = 0
 ) -> tuple[Books, dict[str, Any]]:
     """The books of one cell, or of the whole run."""
     if given.get("draft_tokens") and not {"acceptance", "draft"} & given.keys():
-        raise InputError(
-            "draft_tokens needs a draft: give --acceptance, the share of its tokens that is accepted, and "
-            "--draft-ms, its time a token; or name it: --draft"
-        )
+        both_of = "--acceptance, the share of its tokens that is accepted, and --draft-ms, its time a token"
+        raise InputError(f"draft_tokens needs a draft: give {both_of}; or name it: --draft")
     question, cells = _question(given), given.get("cells", 1)
     resolved, setup = deployed(model, gpu, given)
     most = resolved.plan.deployment.settings.max_model_len or resolved.plan.model.max_context
@@ -729,13 +691,8 @@ def _played(
         raise WorkloadError(f"one simulation has at most {_TOGETHER:,} replicas; --cells divides more of them")
     if cells > 1:
         setup, question = setup.of_cell(number), question.of_cell(number, cells)
-    load, hash_tokens, notes = make_load(
-        question,
-        setup.seed,
-        most,
-        resolved.plan.image_tokens,
-        partial(_steady, resolved.predictor, setup),
-    )
+    steady = partial(_steady, resolved.predictor, setup)
+    load, hash_tokens, notes = make_load(question, setup.seed, most, resolved.plan.image_tokens, steady)
     if cells > 1 and question.trace is not None:
         load = replace(load, arrivals=dealt(load.arrivals, given.get("seed", 0), number, cells))
     load, deployment = replace(load, prompts=given.get("seed_reuse", 0)), resolved.plan.deployment
@@ -784,10 +741,8 @@ _WITH = {"clean": ("trace",), "speed": ("trace",), "prefix_groups": ("shared_pre
          **dict.fromkeys(("link_gb_s", "link_ms", "staging"), ("prefill_replicas",)),
          **dict.fromkeys(("workers", "scheduler"), ("cells",))}  # fmt: skip
 _WITHOUT = {
-    "isl": ("trace", "sessions"),
-    "osl": ("trace",),
-    "isl_cv": ("trace", "sessions"),
-    "osl_cv": ("trace",),
+    **dict.fromkeys(("isl", "isl_cv"), ("trace", "sessions")),
+    **dict.fromkeys(("osl", "osl_cv"), ("trace",)),
     "burstiness": ("concurrency", "trace", "sessions"),
     "shared_prefix": ("sessions",),
 }
@@ -811,9 +766,8 @@ def _idle(given: Keywords, load: Load, setup: Setup) -> Iterator[str]:
 def _asked(question: TrafficQuestion) -> dict[str, Any]:
     """The load as plain values: a path as text, no end as None, objectives by names that are no result's."""
     asked = {field.name: getattr(question, field.name) for field in fields(question)}
-    asked["trace"] = None if question.trace is None else str(question.trace)
+    asked |= {"trace": question.trace and str(question.trace), "classes": list(question.classes)}
     asked["duration"] = None if math.isinf(question.duration) else question.duration
-    asked["classes"] = list(question.classes)
     objective = {f"objective_{key}": asked.pop(key) for key in ("ttft_ms", "tpot_ms")}
     return asked | objective
 

@@ -60,15 +60,9 @@ def _tier(text: str) -> CacheTier:
             sizes[key] = value
     if "capacity" not in sizes:
         raise WorkloadError(f"cache_tier {text!r} lacks its size; {_LIKE}")
-    return CacheTier(
-        name.strip(),
-        sizes["capacity"],
-        sizes.get("bandwidth"),
-        sizes.get("latency", 0.0),
-        sizes.get("usd_gb_hour"),
-        waits="sync" in parts,
-        shared="shared" in parts,
-    )
+    waits, shared = (word in parts for word in _WORDS)
+    rest_of = (sizes.get("bandwidth"), sizes.get("latency", 0.0), sizes.get("usd_gb_hour"))
+    return CacheTier(name.strip(), sizes["capacity"], *rest_of, waits, shared)
 
 
 def _size(text: str, part: str) -> tuple[str, float]:
@@ -169,7 +163,5 @@ def overrun(stores: Sequence[Store], seconds: float) -> Iterator[str]:
     for store in stores:
         need = store.stored * store.hash_s
         if need > seconds > 0.0:
-            yield (
-                f"{store.name}: {need / seconds:.1f} times as many blocks leave for it as its link carries; it would "
-                "hold fewer than here"
-            )
+            times = f"{need / seconds:.1f} times as many blocks leave for it as its link carries"
+            yield f"{store.name}: {times}; it would hold fewer than here"

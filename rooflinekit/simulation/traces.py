@@ -104,9 +104,8 @@ def _date(cell: object) -> float:
         moment = cell if isinstance(cell, datetime) else datetime.fromisoformat(str(cell).strip())
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
-        raise FlawError(
-            "missing" if cell in ("", None) else "unreadable", f"time {_short(cell)} is not a date"
-        ) from None
+        kind = "missing" if cell in ("", None) else "unreadable"
+        raise FlawError(kind, f"time {_short(cell)} is not a date") from None
 
 
 _CLOCKS: Mapping[str, Callable[[Any], float]] = {
@@ -262,10 +261,8 @@ def _listed(path: Path, text: IO[str]) -> Iterator[tuple[int, Mapping[str, Any]]
             yield number, {"prompt_tokens_of_text": counts[0], "answer_tokens_of_text": counts[1]}
     if none:
         least, prompt, both = _ASKED
-        raise SpecError(
-            f"{path}: no conversation has {least} to {prompt:,} tokens in and {least} or more out, "
-            f"{both:,} at most together"
-        )
+        wanted = f"{least} to {prompt:,} tokens in and {least} or more out, {both:,} at most together"
+        raise SpecError(f"{path}: no conversation has {wanted}")
 
 
 def _csv_rows(path: Path, text: IO[str]) -> Iterator[tuple[int, Mapping[str, object]]]:

@@ -173,27 +173,15 @@ class ChromeTrace:
             return
         prompts = sum(take for _, take in replica.shares)
         kind = "mixed" if prompts and replica.decodes else "prefill" if prompts else "decode"
-        self._events.append(
-            {
-                "name": kind if replica.steps == 1 else f"{kind} x {replica.steps}",
-                "cat": kind,
-                "ph": "X",
-                "pid": 0,
-                "tid": index,
-                "ts": replica.began * 1e6,
-                "dur": (now - replica.began) * 1e6,
-                "args": {"sequences": replica.decodes, "prompt_tokens": prompts, "steps": replica.steps},
-            }
-        )
+        name, spent = kind if replica.steps == 1 else f"{kind} x {replica.steps}", (now - replica.began) * 1e6
+        done = {"sequences": replica.decodes, "prompt_tokens": prompts, "steps": replica.steps}
         levels = {"queue": len(replica.queue), "running": len(replica.admitted), "kv_blocks": replica.pool.used}
-        self._events.append(
-            {"name": f"replica {index}", "ph": "C", "pid": 0, "tid": index, "ts": now * 1e6, "args": levels}
-        )
+        step, level = {"name": name, "cat": kind, "ph": "X"}, {"name": f"replica {index}", "ph": "C"}
+        at = {"pid": 0, "tid": index}
+        self._events.append(step | at | {"ts": replica.began * 1e6, "dur": spent, "args": done})
+        self._events.append(level | at | {"ts": now * 1e6, "args": levels})
 
     def to_dict(self) -> Json:
         """The file's content; `otherData` says how many steps were left out."""
-        return {
-            "traceEvents": self._events,
-            "displayTimeUnit": "ms",
-            "otherData": {"steps_left_out": self.dropped},
-        }
+        left = {"steps_left_out": self.dropped}
+        return {"traceEvents": self._events, "displayTimeUnit": "ms", "otherData": left}

@@ -12,14 +12,8 @@ from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.evidence.benchmark_runs import Given, Kept, Posed, listed, pose, room_of
 from rooflinekit.evidence.compare import beaten, doubts
 from rooflinekit.evidence.kernel_fit.groups import ENGINE_STEP
-from rooflinekit.evidence.measured import (
-    MeasuredRun,
-    MeasuredSpread,
-    RunFacts,
-    StartUp,
-    is_of_harness,
-    read_measurements,
-)
+from rooflinekit.evidence.measured import is_of_harness, read_measurements
+from rooflinekit.evidence.measurement import MeasuredRun, MeasuredSpread, RunFacts, StartUp
 from rooflinekit.evidence.steps import MeasuredStep, deployment_of, read_steps
 from rooflinekit.load.answer import AskedLoad, play_load
 from rooflinekit.load.lengths import Fixed
@@ -51,11 +45,7 @@ class FitCase:
             static = {"ttft_ms": point.ttft, "tpot_ms": point.tpot}
             return [float(static[name].expected) for name in self.measured]
         found = play_load(predictor, self.posed.load, self.posed.scheduler)
-        times = {
-            "ttft_ms": found.samples["ttft"].mean,
-            "tpot_ms": found.tpot,
-            "output_tok_s": 1.0 / found.output_rate,
-        }
+        times = dict(zip(METRICS, (found.samples["ttft"].mean, found.tpot, 1.0 / found.output_rate), strict=True))
         return [times[name] for name in self.measured]
 
 
@@ -171,11 +161,8 @@ def posed_benchmarks(
         counted[same] = one.run.source
         with listed(failed, one.run.source):
             cases.append(case_of(one, hashes.index(digest)))
-    notes += [
-        f"{case.posed.run.source}: no TTFT, TPOT or throughput that depends on the engine; not used"
-        for case in cases
-        if not case.measured
-    ]
+    silent = (case.posed.run.source for case in cases if not case.measured)
+    notes += [f"{name}: no TTFT, TPOT or throughput that depends on the engine; not used" for name in silent]
     used = tuple(case for case in cases if case.measured)
     if not used:
         nothing = InputError("no run has a TTFT, a TPOT or a throughput that depends on the engine")
@@ -194,9 +181,8 @@ def _runs(
     for path in sorted(files, key=str):
         with listed(failed, str(path)):
             steps = read_steps(path) if is_of_harness(path) else []
-            entries: list[Entry] = [step for step in steps if step.row["op"] == ENGINE_STEP] or [
-                *read_measurements(path)
-            ]
+            entries: list[Entry] = [step for step in steps if step.row["op"] == ENGINE_STEP]
+            entries = entries or [*read_measurements(path)]
             digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
             if digest in names:
                 notes.append(f"{path.name} is the same file as {names[digest]}; counted once")

@@ -12,36 +12,18 @@ import numpy as np
 import pandas as pd
 
 from rooflinekit.evidence.benchmark_runs import Given
+from rooflinekit.evidence.engine_fit import posterior as fits
 from rooflinekit.evidence.engine_fit.cases import METRICS, Benchmarks, FitCase, read_benchmarks, with_costs
-from rooflinekit.evidence.engine_fit.posterior import (
-    FACTORS,
-    STEPS,
-    WAITS,
-    FitParameter,
-    FitRows,
-    Linearised,
-    Posterior,
-    costs_at,
-    misfit,
-    priors,
-    shortened,
-    solve,
-)
+from rooflinekit.evidence.engine_fit.posterior import FACTORS, FitParameter, FitRows, Linearised, Posterior, solve
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.engine import StepCosts
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.numeric import Array
 from rooflinekit.model.types.time import SIGMAS
 from rooflinekit.model.types.units import percent
+from rooflinekit.specs.calibration import served as written
 from rooflinekit.specs.calibration.load import calibration_path
-from rooflinekit.specs.calibration.served import (
-    FittedCosts,
-    ServedFile,
-    ServedLoad,
-    ServingHeading,
-    plain,
-    with_serving,
-)
+from rooflinekit.specs.calibration.served import FittedCosts, ServedFile, ServedLoad, ServingHeading, plain
 from rooflinekit.specs.engines import UNITLESS, step_range
 from rooflinekit.specs.files import read_text
 
@@ -54,7 +36,7 @@ _FAR = 0.5  # prior spreads from which slopes are asked again too
 _PROBE = 0.25  # prior spreads by which a slope is probed
 _HALVINGS = 5
 _SETTLED = 0.02  # prior spreads
-_NOISE = tuple(WAITS if name == "ttft_ms" else STEPS for name in METRICS)
+_NOISE = tuple(fits.WAITS if name == "ttft_ms" else fits.STEPS for name in METRICS)
 _FEW = 3  # files from which leaving one out says something
 
 
@@ -141,14 +123,11 @@ def remarks(
         said.append(f"the files say little of {', '.join(silent)}: they stay near what was shipped")
     waits = errors.get("ttft_ms")
     if any(error.after > _OFF for name, error in errors.items() if name != "ttft_ms"):
-        said.append(
-            f"over {percent(_OFF)} is left, which no cost explains: check --gpu, --tp, --model, formats and load"
-        )
+        check = "check --gpu, --tp, --model, formats and load"
+        said.append(f"over {percent(_OFF)} is left, which no cost explains: {check}")
     elif waits is not None and waits.after > _OFF:
-        said.append(
-            f"TTFT stays {percent(waits.after)} off. Waits depend on how the client starts and how output lengths vary"
-            " (--osl-cv), not on the engine"
-        )
+        depend = "Waits depend on how the client starts and how output lengths vary (--osl-cv), not on the engine"
+        said.append(f"TTFT stays {percent(waits.after)} off. {depend}")
     if any(error.unseen is not None and error.unseen > error.before for error in errors.values()):
         said.append("a file that the fit has not seen is predicted no better than before: the fit does not generalise")
     if all(error.unseen is None for error in errors.values()):
@@ -192,7 +171,7 @@ class Problem:
 
     def costs(self, places: Array) -> StepCosts:
         """The engine's costs at these places."""
-        return costs_at(self.own, self.parameters, places.tolist())
+        return fits.costs_at(self.own, self.parameters, places.tolist())
 
     def times(self, places: Array, cases: Sequence[FitCase] | None = None) -> Array:
         """Predicted times of all rows, or of those of some cases [s]."""
@@ -221,9 +200,11 @@ class Problem:
         """The solution, or a part of the way, so that the prediction itself gets no worse."""
         measured, good = self.rows.measured[linear.good], linear.good
         weight = 1.0 / found.noise[self.rows.metric[good]]
-        return shortened(
-            lambda at: misfit(measured, self.times(at)[good], weight, at), linear.at, found.places, _HALVINGS
-        )
+
+        def cost(at: Array) -> float:
+            return fits.misfit(measured, self.times(at)[good], weight, at)
+
+        return fits.shortened(cost, linear.at, found.places, _HALVINGS)
 
     def _linear(self, places: Array, like: Linearised | None = None) -> Linearised:
         """Times at a place, with the slopes of another one, or their own by finite differences inside the bounds."""
@@ -245,15 +226,10 @@ class Problem:
         `unseen` is left out for too few files.
         """
         rows, count = self.rows, len(self.benchmarks.names)
-        table = pd.DataFrame(
-            {
-                "metric": [METRICS[number] for number in rows.metric],
-                "file": rows.file,
-                "measured": rows.measured,
-                "before": self.times(np.zeros(len(self.parameters))),
-                "after": self.times(posterior.places),
-            }
-        )
+        metrics = [METRICS[number] for number in rows.metric]
+        before, after = self.times(np.zeros(len(self.parameters))), self.times(posterior.places)
+        table = pd.DataFrame({"metric": metrics, "file": rows.file, "measured": rows.measured})
+        table = table.assign(before=before, after=after)
         if count < _FEW:
             return table
         unseen = np.full(len(table), np.inf)
@@ -325,28 +301,20 @@ def fit_benchmarks(
 ) -> EngineFit:
     """Fit benchmark runs that have been read."""
     own = benchmarks.cases[0].posed.resolved.plan.engine.costs
-    problem = Problem(benchmarks, own, priors(own, benchmarks.calibration.served, benchmarks.cases), progress)
+    problem = Problem(benchmarks, own, fits.priors(own, benchmarks.calibration.served, benchmarks.cases), progress)
     linear, posterior = problem.solve()
     table = problem.answers(linear, posterior)
     outcomes, by_metric = problem.outcomes(posterior), _errors(table, "metric")
     errors = {name: by_metric[name] for name in METRICS if name in by_metric}
     costs = _costs(problem, posterior, table)
-    of_files = [
-        ServedFile(
-            benchmarks.names[number],
-            benchmarks.hashes[number],
-            benchmarks.tools[number],
-            each.rows,
-            each.before,
-            each.after,
-            each.unseen,
-        )
-        for number, each in _errors(table, "file").items()
-    ]
+    of_files = []
+    for number, each in _errors(table, "file").items():
+        name, digest, tool = benchmarks.names[number], benchmarks.hashes[number], benchmarks.tools[number]
+        of_files.append(ServedFile(name, digest, tool, each.rows, each.before, each.after, each.unseen))
     named = tuple(sorted(of_files, key=lambda file: (file.name, file.sha256)))
     fitted = FittedCosts(costs, problem.spreads(posterior), _notes(outcomes, own, costs), _loads(problem, posterior))
     base = read_text(calibration_path(given.calibration or benchmarks.calibration.name))
-    text = with_serving(base, _heading(given, benchmarks, date), named, fitted)
+    text = written.with_serving(base, _heading(given, benchmarks, date), named, fitted)
     noise = {name: float(posterior.noise[number]) for number, name in enumerate(METRICS) if name in errors}
     pairs = alike([each.prior.name for each in outcomes], posterior)
     said = (*benchmarks.notes, *remarks(outcomes, errors, own.interval, costs.interval))
@@ -385,11 +353,8 @@ def _loads(problem: Problem, posterior: Posterior) -> list[ServedLoad]:
     for case in problem.cases:
         ours = dict(zip(case.measured, times, strict=False))
         del times[: len(case.measured)]
-        over = {
-            f"{name}_ms": case.measured[f"{name}_ms"] / ours[f"{name}_ms"]
-            for name in ("ttft", "tpot")
-            if f"{name}_ms" in ours and math.isfinite(ours[f"{name}_ms"])
-        }
+        known_here = [name for name in METRICS[:2] if math.isfinite(ours.get(name, math.inf))]
+        over = {name: case.measured[name] / ours[name] for name in known_here}
         plan, load = case.posed.resolved.plan, case.posed.load
         if case.posed.work is None and over:
             users, prompt = max(float(load.users or case.running), 1.0), max(load.isl.mean, 1.0)
@@ -428,7 +393,6 @@ def _notes(outcomes: Sequence[FittedParameter], own: StepCosts, costs: StepCosts
     for each in outcomes:
         name, prior = each.prior.name, each.prior
         scale, unit = (1.0, "") if name in UNITLESS else (1e6, " us")
-        said[name] = (
-            f"was {plain(scale * prior.value)} ± {plain(scale * prior.spread)}{unit}; data {percent(each.data)}"
-        )
+        value, spread = plain(scale * prior.value), plain(scale * prior.spread)
+        said[name] = f"was {value} ± {spread}{unit}; data {percent(each.data)}"
     return said

@@ -105,11 +105,8 @@ def priors(own: StepCosts, served: ServedCosts | None, cases: Sequence[FitCase])
         values = {name: getattr(served.costs, name) for name in served.errors}
         most |= {name: max(MOST[name], 2.0 * values[name]) for name in ("step", "sequence") if name in values}
         return tuple(FitParameter(name, values[name], error, most.get(name)) for name, error in served.errors.items())
-    found = [
-        FitParameter(name, getattr(own, name), max(own.spread[name], pstdev(_known(name))))
-        for name in MOST
-        if name in own.spread
-    ]
+    shipped = {name: max(own.spread[name], pstdev(_known(name))) for name in MOST if name in own.spread}
+    found = [FitParameter(name, getattr(own, name), spread) for name, spread in shipped.items()]
     if not own.spread:
         found = list(unknown(cases))
     found += [FitParameter(name, 1.0, spread, most.get(name)) for name, spread in kernel_errors(cases).items()]
@@ -130,10 +127,8 @@ def unknown(cases: Sequence[FitCase]) -> tuple[FitParameter, ...]:
         parts.append(steps[-1] / case.running)
     front = fmean(_known("request"))
     sizes = {"step": fmean(steps), "sequence": fmean(parts)}
-    return (
-        *(FitParameter(name, 0.0, size, REACH * size) for name, size in sizes.items()),
-        FitParameter("request", front, front),
-    )
+    found = (FitParameter(name, 0.0, size, REACH * size) for name, size in sizes.items())
+    return (*found, FitParameter("request", front, front))
 
 
 def _known(name: str) -> list[float]:
@@ -236,13 +231,8 @@ def solve(linear: Linearised, rows: FitRows, ends: Array, keep: NDArray[np.bool_
         wanted = lsq_linear(matrix, target, bounds=(ends[0], ends[1]), method="bvls").x
         moved = shortened(partial(_cost, linear, rows, weight), places, wanted)
         covariance = np.linalg.inv(matrix.T @ matrix)
-        heard = _noise(
-            linear,
-            rows,
-            moved,
-            np.einsum("ij,jk,ik->i", matrix[: len(weight)], covariance, matrix[: len(weight)]),
-            keep,
-        )
+        own = matrix[: len(weight)]
+        heard = _noise(linear, rows, moved, np.einsum("ij,jk,ik->i", own, covariance, own), keep)
         still = np.abs(moved - places).max() < 1e-9 and np.abs(heard - noise).max() < 1e-9
         places, noise = moved, heard
         if still:

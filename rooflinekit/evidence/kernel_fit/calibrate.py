@@ -390,12 +390,8 @@ def carry(donor: FamilyFit, rows: Measured, system: System, source: str, reach: 
     """
     tried = [_carried_and_held_out(donor, rows, system, reach.spread)]
     near = kernel_of(donor, rows)
-    if (
-        reach.distant
-        or reach.stand_in
-        or near.surface is None
-        or len(rows.time) >= _PER_PARAMETER * len(parameters(near.form))
-    ):
+    many = len(rows.time) >= _PER_PARAMETER * len(parameters(near.form))
+    if reach.distant or reach.stand_in or near.surface is None or many:
         own = calibrate_family(rows, system, source, Prior(near.form, distant=reach.distant))
         tried.append((own.fit, own.corrected))
     fit, held_out = min(tried, key=lambda each: _misfit(rows, each[1]))
@@ -425,10 +421,8 @@ def moved(donor: FamilyFit, rows: Measured, system: System, spread: float) -> Fa
     if donor.beyond is not None:
         far = rows.each(AXES[donor.beyond.axis]) >= donor.beyond.start
         near, other = replace(donor, beyond=None), donor.beyond.fit
-        near, other = (
-            moved(fit, rows.subset(side), system, spread) if side.any() else fit
-            for fit, side in ((near, ~far), (other, far))
-        )
+        near = near if far.all() else moved(near, rows.subset(~far), system, spread)
+        other = moved(other, rows.subset(far), system, spread) if far.any() else other
         return replace(near, beyond=replace(donor.beyond, fit=other))
     ratio = rows.each(donor.surface.ratio) if donor.surface else np.ones(len(rows.time))
     problem = _Problem(replace(rows, time=rows.time / ratio), system, Prior(donor.form, spread), np.ones(len(ratio)))
@@ -482,10 +476,8 @@ def build_calibration(
         reach = DonorReach.of(donor, near, key, distant)
         carried[key] = found = carry(near, group.rows(donor), System.of(accelerator), group.source, reach)
         if found.fit is None:
-            notes.append(
-                f"{key}: the donor's fit is kept. On shapes left out it is off by {percent(found.donor, 1)}, and "
-                f"by {percent(found.error, 1)} when fitted to {len(group.table)} rows"
-            )
+            off, own = percent(found.donor, 1), f"{percent(found.error, 1)} when fitted to {len(group.table)} rows"
+            notes.append(f"{key}: the donor's fit is kept. On shapes left out it is off by {off}, and by {own}")
     power, told = _power(groups, accelerator)
     notes += told
     fitted = {key: each.fit for key, each in carried.items() if each.fit is not None}
@@ -502,12 +494,11 @@ def build_calibration(
 
 def _power(groups: Sequence[Group], accelerator: Accelerator) -> tuple[dict[str, float], list[str]]:
     """The law of power fitted to rows with power, where that is better on shapes left out, and a note of it."""
-    read = [
-        replace(group, table=group.table.dropna(subset=["power_w"]).reset_index(drop=True))
-        for group in groups
-        if "power_w" in group.table
-    ]
-    found = carry_power([group for group in read if len(group.table)], accelerator)
+    read = []
+    for group in (each for each in groups if "power_w" in each.table):
+        table = group.table.dropna(subset=["power_w"]).reset_index(drop=True)
+        read += [replace(group, table=table)] if len(table) else []
+    found = carry_power(read, accelerator)
     if found is None:
         return {}, []
     law, fitted = percent(found.law, 1), percent(found.error, 1)

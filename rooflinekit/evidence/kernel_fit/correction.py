@@ -95,16 +95,9 @@ def _laid(columns: Mapping[str, Any], points: Columns) -> Columns:
 def _moe(points: Columns) -> Columns:
     one: Array = np.ones_like(points["tokens"])
     experts = points["local"] * points["ranks"]
-    return {
-        "tokens": points["tokens"],
-        "hidden": points["hidden"],
-        "top_k": np.minimum(8.0, experts / 4.0 + 1.0),
-        "ffn_matrices": 3.0 * one,
-        "experts": experts,
-        "ep": points["ranks"],
-        "tp": one,
-        "expert_intermediate": points["width"],
-    }
+    routed = {"experts": experts, "ep": points["ranks"], "top_k": np.minimum(8.0, experts / 4.0 + 1.0)}
+    width = {"ffn_matrices": 3.0 * one, "tp": one, "expert_intermediate": points["width"]}
+    return {"tokens": points["tokens"], "hidden": points["hidden"], **routed, **width}
 
 
 _COLUMNS: dict[str, Callable[[Columns], Columns]] = {"gemm": _first_rows, "moe": _moe}

@@ -32,14 +32,7 @@ from rooflinekit.model.types.dtype import Dtype, parse_dtype
 from rooflinekit.model.types.errors import DtypeError, SpecError
 from rooflinekit.model.types.hardware import Accelerator, System
 from rooflinekit.model.types.kernel import AttentionShape, Family, Kernel, SparseShape
-from rooflinekit.model.types.model import (
-    Attention,
-    CompressedAttention,
-    Indexer,
-    LatentAttention,
-    Mixer,
-    WeightFormats,
-)
+from rooflinekit.model.types.model import Attention, CompressedAttention, Indexer, LatentAttention, Mixer, WeightFormats
 from rooflinekit.model.types.numeric import Array, Numeric, ceil_div
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.delimited import read_table
@@ -143,11 +136,8 @@ def _local(mixer: Any, heads: int) -> Mixer:
     indexer = mixer.indexer
     if isinstance(mixer, Attention) and indexer is not None:
         mixer = replace(mixer, indexer=replace(indexer, heads=max(1, round(indexer.heads * heads / mixer.heads))))
-    shares = {
-        name: max(1, round(getattr(mixer, name) * heads / mixer.heads))
-        for name in ("kv_heads", "out_groups")
-        if hasattr(mixer, name)
-    }
+    own = (name for name in ("kv_heads", "out_groups") if hasattr(mixer, name))
+    shares = {name: max(1, round(getattr(mixer, name) * heads / mixer.heads)) for name in own}
     return replace(mixer, heads=heads, **shares)  # type: ignore[no-any-return]
 
 
@@ -173,10 +163,8 @@ def added(
         held=work.held + _sum(each.held for each in scored),
         besides=_sum(each.bound if calibration is None else each.expected for each in timed),
     )
-    weights, read, written = (
-        _sum(getattr(kernel, name) for kernel in kernels)
-        for name in ("weight_bytes", "kv_read_bytes", "kv_write_bytes")
-    )
+    sizes = ("weight_bytes", "kv_read_bytes", "kv_write_bytes")
+    weights, read, written = (_sum(getattr(kernel, name) for kernel in kernels) for name in sizes)
     moved = _sum(kernel.activation_bytes for kernel in (core, *index))
     return Kernel("layer", "sparse_attention", 1, dtype, _sum(flops), weights, read, written, moved, shape=shape)
 
@@ -188,12 +176,10 @@ def _sum(values: Iterable[Numeric]) -> Numeric:
 def _dense(shape: AttentionShape, core: Kernel, phase: Sequences) -> SparseShape:
     """Attention to all keys in the terms of chosen ones: each is chosen, and its cache read once."""
     sizes = {entry.name: getattr(shape, entry.name) for entry in fields(shape)}
-    decode = core.family.endswith("decode")
-    tiles = (
-        phase.tokens * ceil_div(shape.heads, 64.0)
-        if decode
-        else (shape.batch * shape.heads * ceil_div(phase.tokens / phase.sequences, 128.0))
-    )
+    if core.family.endswith("decode"):
+        tiles = phase.tokens * ceil_div(shape.heads, 64.0)
+    else:
+        tiles = shape.batch * shape.heads * ceil_div(phase.tokens / phase.sequences, 128.0)
     read = core.kv_read_bytes
     return SparseShape(**sizes, core_flops=core.flops, chosen=read, index_flops=0.0, scores=0.0, held=read, tiles=tiles)
 
@@ -230,18 +216,11 @@ _HOST_LAYER, _HOST_ENGINES = "cuda_event", ("flashinfer",)
 
 _COLLECTIVES = {"custom_all_reduce": "all_reduce", "alltoall": "all_to_all"}
 _COLLECTIVE_LIBRARIES = ("nccl", "oneccl")  # which have no other mode
-_WORDS: dict[str, tuple[str, ...]] = {
-    "gpu": (),
-    "engine": (),
-    "dtype": (),
-    "kv_dtype": (),
+_ANY_WORD = ("gpu", "engine", "dtype", "kv_dtype", "kind", "product", "model_dims", "gemm_dtype")
+_WORDS: dict[str, tuple[str, ...]] = dict.fromkeys(_ANY_WORD, ()) | {
     "routing": ("balanced", "random", "power_law_1.2"),
     "collective": ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "custom_all_reduce"),
     "mode": ("eager", "graph"),
-    "kind": (),
-    "product": (),
-    "model_dims": (),
-    "gemm_dtype": (),
     "phase": ("decode", "prefill"),
 }
 
@@ -395,9 +374,8 @@ class Group:
     @property
     def source(self) -> str:
         """Source of the rows, in words."""
-        releases = (
-            "/".join(sorted(map(str, self.table["engine_version"].unique()))) if "engine_version" in self.table else ""
-        )
+        known = self.table["engine_version"].unique() if "engine_version" in self.table else ()
+        releases = "/".join(sorted(map(str, known)))
         return f"{len(self.table)} {self.operation} rows of {self.gpu} with {self.engine} {releases}".rstrip()
 
     def joined(self, other: Group) -> Group:
@@ -536,13 +514,8 @@ def _flaws(operation: str, table: pd.DataFrame, needed: Sequence[str]) -> Iterat
         whole = name != "latency_us"
         least = 0 if name in _FROM_ZERO else 1
         wrong = ~(values[name] >= least if whole else values[name] > 0) | (whole & (values[name] % 1 != 0))
-        yield (
-            name,
-            wrong,
-            f"a whole number of at least {least}"
-            if whole and not least
-            else ("a whole number above 0" if whole else "a time above 0"),
-        )
+        wanted = "a whole number above 0" if least else "a whole number of at least 0"
+        yield name, wrong, wanted if whole else "a time above 0"
     for name, limit in _AT_MOST:
         if name in values and limit in values:
             yield name, values[name] > values[limit], f"at most {limit}"

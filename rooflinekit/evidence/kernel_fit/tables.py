@@ -10,32 +10,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflinekit.model.kernels.attention import (
-    append_bytes,
-    attention_activation_bytes,
-    attention_flops,
-    cache_read_bytes,
-    encoder_kernel,
-    up_projected_bytes,
-)
+from rooflinekit.model.kernels import attention
+from rooflinekit.model.kernels.attention import attention_activation_bytes, attention_flops
 from rooflinekit.model.kernels.collective import SCALED, exchange_tiers, payload_bytes, sent_bytes
 from rooflinekit.model.kernels.elementwise import elementwise_flops, gathered_bytes
 from rooflinekit.model.kernels.gemm import gemm_activation_bytes, gemm_flops, gemm_weight_bytes
 from rooflinekit.model.kernels.moe import expert_activation_bytes, expert_flops, expert_weight_bytes
 from rooflinekit.model.kernels.operation import passed_bytes
 from rooflinekit.model.kernels.recurrent import STATE_DTYPE, convolution_flops, recurrence_flops, state_bytes
+from rooflinekit.model.types import kernel as shapes
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
 from rooflinekit.model.types.errors import SpecError
-from rooflinekit.model.types.kernel import (
-    AttentionShape,
-    CollectiveShape,
-    ExchangeShape,
-    ExpertsShape,
-    Family,
-    GemmShape,
-    Kernel,
-    RowsShape,
-)
+from rooflinekit.model.types.kernel import AttentionShape, Family, GemmShape, Kernel, RowsShape
 from rooflinekit.model.types.numeric import Array
 from rooflinekit.specs.files import table_of
 
@@ -269,7 +255,7 @@ def _attention(make: Make, columns: Columns, dtype: Dtype, variant: str, decode:
     pairs = length if decode else new * past + new * (new + 1.0) / 2.0
     return make(
         attention_flops(batch * pairs, heads, depth, depth),
-        kv_read_bytes=cache_read_bytes(batch * length, kv_heads * 2.0 * depth * parse_dtype(variant).bytes),
+        kv_read_bytes=attention.cache_read_bytes(batch * length, kv_heads * 2.0 * depth * parse_dtype(variant).bytes),
         activation_bytes=attention_activation_bytes(batch * new, heads, depth, depth, _WIDE),
         shape=AttentionShape(batch, new, length, length, pairs, heads, kv_heads, depth),
     )
@@ -282,8 +268,8 @@ def _latent(make: Make, columns: Columns, dtype: Dtype, variant: str, decode: bo
     queries, values = (_LATENT, _RANK) if decode else (_NOPE + _ROPE, _VALUES)
     moved = attention_activation_bytes(batch * new, heads, queries, values, _WIDE)
     if not decode:
-        moved = moved + up_projected_bytes(batch * length, heads, _NOPE + _ROPE, _VALUES, _WIDE)
-    read = cache_read_bytes(batch * length, _LATENT * parse_dtype(variant).bytes)
+        moved = moved + attention.up_projected_bytes(batch * length, heads, _NOPE + _ROPE, _VALUES, _WIDE)
+    read = attention.cache_read_bytes(batch * length, _LATENT * parse_dtype(variant).bytes)
     shape = AttentionShape(batch, new, length, length, pairs, heads, 1.0, queries)
     flops = attention_flops(batch * pairs, heads, queries, values)
     return make(flops, kv_read_bytes=read, activation_bytes=moved, shape=shape)
@@ -302,29 +288,25 @@ def _moe(make: Make, columns: Columns, dtype: Dtype, variant: str) -> Kernel:
         expert_flops(routed, each),
         expert_weight_bytes(touched, each, dtype.bytes),
         activation_bytes=expert_activation_bytes(routed, hidden, width, matrices, _WIDE),
-        shape=ExpertsShape(tokens, all_routed, routed, touched, local, ranks, hidden, width, matrices),
+        shape=shapes.ExpertsShape(tokens, all_routed, routed, touched, local, ranks, hidden, width, matrices),
     )
 
 
 def _comm(make: Make, columns: Columns, dtype: Dtype, variant: str) -> Kernel:
     gpus, payload = int(columns["gpus"][0]), columns["bytes"]
     sent = sent_bytes("all_reduce" if variant.endswith("all_reduce") else "all_gather", payload, gpus)
-    return make(network_bytes=sent, gpus=gpus, shape=CollectiveShape(payload))
+    return make(network_bytes=sent, gpus=gpus, shape=shapes.CollectiveShape(payload))
 
 
 def _exchange(make: Make, columns: Columns, dtype: Dtype, variant: str) -> Kernel:
     """A copy of a token has D elements: as they travel to the experts, in 16 bit on the way back."""
     gpus, tokens = int(columns["gpus"][0]), columns["tokens_per_gpu"]
     nodes = columns.get("nodes", np.ones_like(tokens))
-    sent = np.array(
-        [
-            astuple(exchange_tiers(int(e), int(k), gpus, int(n), each=variant.startswith("low_latency")))
-            for e, k, n in zip(columns["experts"], columns["top_k"], nodes, strict=True)
-        ]
-    )
+    cases, each = zip(columns["experts"], columns["top_k"], nodes, strict=True), variant.startswith("low_latency")
+    sent = np.array([astuple(exchange_tiers(int(e), int(k), gpus, int(n), each=each)) for e, k, n in cases])
     payload = payload_bytes(tokens, columns["hidden"], sent_element(variant, dtype))
     inside, outside = (payload * part for part in sent.T)
-    shape = ExchangeShape(tokens, columns["experts"], columns.get("sms", np.zeros_like(tokens)))
+    shape = shapes.ExchangeShape(tokens, columns["experts"], columns.get("sms", np.zeros_like(tokens)))
     return make(network_bytes=inside + outside, nic_bytes=outside, gpus=gpus, shape=shape)
 
 
@@ -350,7 +332,7 @@ def _elementwise(make: Make, columns: Columns, dtype: Dtype, variant: str) -> Ke
 
 def _kv_append(make: Make, columns: Columns, dtype: Dtype, variant: str) -> Kernel:
     tokens, elements = columns["tokens"], columns["elements"]
-    written = append_bytes(tokens, elements * parse_dtype(variant).bytes)
+    written = attention.append_bytes(tokens, elements * parse_dtype(variant).bytes)
     moved = passed_bytes(tokens, elements, dtype.bytes)
     return make(kv_write_bytes=written, activation_bytes=moved, shape=RowsShape(tokens))
 
@@ -367,7 +349,8 @@ def _sampling(make: Make, columns: Columns, dtype: Dtype, variant: str) -> Kerne
 
 def _encoder(make: Make, columns: Columns, dtype: Dtype, variant: str) -> Kernel:
     batch, length, heads, depth = (columns[name] for name in ("batch", "seq_len", "heads", "head_dim"))
-    return replace(encoder_kernel("attention", 1, dtype, batch, length, heads, depth, _WIDE), variant=variant)
+    made = attention.encoder_kernel("attention", 1, dtype, batch, length, heads, depth, _WIDE)
+    return replace(made, variant=variant)
 
 
 def _linear(make: Make, columns: Columns, dtype: Dtype, variant: str) -> Kernel:

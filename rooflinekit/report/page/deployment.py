@@ -147,19 +147,13 @@ def slider_data(offers: Offers, deployed: PageDeployment, against: PageDeploymen
         return {name: printed.places[each] for name, each in functions.items()}
 
     def placed(written: Written) -> dict[str, Any]:
-        return {
-            "static": printed.places[written.static],
-            "loads": written.loads,
-            "plays": written.plays
-            and {
-                "functions": numbered(written.plays.functions),
-                "tables": list(map(numbered, written.plays.tables)),
-                "scene": scenes.setdefault(json.dumps(written.plays.scene), len(scenes)),
-            },
-            "gpus": written.gpus,
-            "prefill": written.prefill,
-            "decode": written.decode,
-        }
+        plays: Mapping[str, object] | None = None
+        if (own := written.plays) is not None:
+            scene = scenes.setdefault(json.dumps(own.scene), len(scenes))
+            functions, tables = numbered(own.functions), list(map(numbered, own.tables))
+            plays = {"functions": functions, "tables": tables, "scene": scene}
+        rest = {key: getattr(written, key) for key in ("gpus", "prefill", "decode")}
+        return {"static": printed.places[written.static], "loads": written.loads, "plays": plays, **rest}
 
     plans = {label: placed(found.written) | {"formats": found.formats, "notes": found.notes, "evidence": found.evidence,
                                             "l2": found.l2, "seqs": found.seqs, "reserves": found.reserves,
@@ -170,13 +164,10 @@ def slider_data(offers: Offers, deployed: PageDeployment, against: PageDeploymen
         told = load_data(against.load, _played(against))
         own = {} if told == load else {"load": told}
         reference = {"title": headed(against.answer), "at": against.at, "plan": placed(other) | own}
-    rest = {key: value for key, value in deployed.scenario.items() if key not in _CONTROLLED}
-    flags = [
-        word
-        for key, value in rest.items()
-        if value not in (None, False)
-        for word in (f"--{key.replace('_', '-')}", *([] if value is True else [str(value)]))
-    ]
+    flags = list[str]()
+    for key, value in deployed.scenario.items():
+        if key not in _CONTROLLED and value not in (None, False):
+            flags += [f"--{key.replace('_', '-')}", *([] if value is True else [str(value)])]
     return {
         "asked": deployed.at,
         "load": load,
@@ -266,9 +257,8 @@ def below(deployed: PageDeployment, walk: str) -> str:
     inside = table(("quantity", "value", "unit", "confidence", "source"), rows)
     summary = f"<details><summary>{len(rows)} numbers with their sources</summary>{inside}</details>"
     sources = card("Sources of the numbers", summary, "provenance", of=deployed.named)
-    commands = "".join(
-        f"<h3>{escape(each['tool'])}</h3><pre>{escape(each['command'])}</pre>" for each in deployed.answer.measure
-    )
+    tools = ((escape(each["tool"]), escape(each["command"])) for each in deployed.answer.measure)
+    commands = "".join(f"<h3>{tool}</h3><pre>{command}</pre>" for tool, command in tools)
     measured = f"<details><summary>Commands of benchmark clients</summary>{commands}</details>" if commands else ""
     verify = card("Measure it", measured, of=deployed.named) if measured else ""
     return f'<div class="wrap">{walk}{_derivation_card(deployed)}{verify}{sources}</div>'
@@ -286,25 +276,18 @@ def accuracy_card(plan: Plan, of: str = "") -> str:
     """Errors of the fits behind these times on kernels that they had not seen."""
     calibration = plan.calibration
     if calibration is None:
-        return card(
-            "Accuracy", paragraphs(["No calibration: these are datasheet bounds, which no kernel beats."]), of=of
-        )
+        bounds = "No calibration: these are datasheet bounds, which no kernel beats."
+        return card("Accuracy", paragraphs([bounds]), of=of)
     fits: dict[int, tuple[str, str, Any]] = {}
     for batch in (Batch.prefill(1.0, 128.0), Batch.decode(1.0, 128.0)):
         for kernel in plan.kernels(batch):
             fit = calibration.fit(kernel)
             fits.setdefault(id(fit), (kernel.family, kernel.dtype.value, fit))
-    rows = [
-        (
-            family,
-            dtype,
-            fit.rows,
-            f"{100.0 * fit.error:.1f}\u00a0%" if fit.rows else "",
-            f"{min(max(fit.regimes.width), WIDEST):.3g}\u00a0x",
-            fit.source,
-        )
-        for family, dtype, fit in fits.values()
-    ]
+    rows = []
+    for family, dtype, fit in fits.values():
+        error = f"{100.0 * fit.error:.1f}\u00a0%" if fit.rows else ""
+        width = f"{min(max(fit.regimes.width), WIDEST):.3g}\u00a0x"
+        rows.append((family, dtype, fit.rows, error, width, fit.source))
     said = (
         f"Mean errors of calibration {calibration.name} on shapes that each fit had not seen. Beside them, the "
         "widest factor of its 90 % interval. Engine costs have errors of their own, which the intervals hold."
@@ -322,12 +305,10 @@ def _derivation_card(deployed: PageDeployment) -> str:
         roots = [derive(deployed.case, metric).root for metric in ("tpot", "ttft")]
     except RooflinekitError:
         return ""
-    said = paragraphs(
-        ["Each number with its formula; open one to see what it was computed from, down to the datasheet."]
-    )
+    said = "Each number with its formula; open one to see what it was computed from, down to the datasheet."
     shown: set[int] = set()
     trees = "".join(folded(root, _DEPTH, shown) for root in roots)
-    return card("Derivation", said + trees, "derivation", of=deployed.named)
+    return card("Derivation", paragraphs([said]) + trees, "derivation", of=deployed.named)
 
 
 def walked(deployed: PageDeployment) -> tuple[str, str]:

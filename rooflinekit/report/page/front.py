@@ -133,15 +133,11 @@ def _deployment_page(  # noqa: PLR0913, PLR0917 - what a page is told besides
         named = f"{named}, against {headed(other.answer)}"
         told += deployment.lead(other, before="Against ", told_of=f"{headed(other.answer)}: ")
     if simulation is not None:
-        simulated, data["simulation"] = (
-            f'<div class="wrap">{simulation_card(simulation, deployed.named)}</div>',
-            simulation_data(simulation),
-        )
+        simulated = f'<div class="wrap">{simulation_card(simulation, deployed.named)}</div>'
+        data["simulation"] = simulation_data(simulation)
     after, below = simulated + deployment.after(deployed), deployment.below(deployed, card_of_walk)
-    foot = deployment.foot_notes(deployed.answer)
-    return Page(
-        named, told, "", deployment.accountant(), after, below, foot, data, functions, (framed,) if framed else ()
-    )
+    foot, frames = deployment.foot_notes(deployed.answer), (framed,) if framed else ()
+    return Page(named, told, "", deployment.accountant(), after, below, foot, data, functions, frames)
 
 
 def _quote(data: dict[str, Any], prices: Mapping[str, HourlyPrice | None]) -> None:
@@ -169,22 +165,13 @@ def _plan_page(subject: object, offered: OwnKeywords) -> Page:
         return replace(page, after=told, foot=_foot(plan["version"]))
     more, functions = deployment.slider_data(make_offers(deployed.asked, **offered), deployed, None)
     _quote(more, read.plan_prices(plan))
-    told = f'<div class="wrap" id="lead">{deployment.lead(deployed, chosen.pool, f"{chosen.heading}: ")}</div>'
-    data = (
-        page.data
-        | more
-        | {"hues": page.data["hues"] | more["hues"], "heading": f"{chosen.heading}: ", "pool": bool(chosen.pool)}
-    )
+    title, accountant = f"{chosen.heading}: ", deployment.accountant()
+    told = f'<div class="wrap" id="lead">{deployment.lead(deployed, chosen.pool, title)}</div>{accountant}'
+    data = page.data | more
+    data |= {"hues": page.data["hues"] | more["hues"], "heading": title, "pool": bool(chosen.pool)}
     after, below = deployment.after(deployed), deployment.below(deployed, "")
-    return replace(
-        page,
-        accountant=told + deployment.accountant(),
-        after=after,
-        below=below,
-        foot=deployment.foot_notes(deployed.answer),
-        data=data,
-        functions=functions,
-    )
+    foot = deployment.foot_notes(deployed.answer)
+    return replace(page, accountant=told, after=after, below=below, foot=foot, data=data, functions=functions)
 
 
 def _table_page(sweep: Any) -> Page:

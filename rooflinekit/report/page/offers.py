@@ -154,10 +154,7 @@ class Offers:
 
 
 def make_offers(
-    asked: Asked,
-    models: Iterable[str] | None,
-    gpus: Iterable[str] | None,
-    engines: Iterable[str] | None = None,
+    asked: Asked, models: Iterable[str] | None, gpus: Iterable[str] | None, engines: Iterable[str] | None = None
 ) -> Offers:
     """Write the deployment that was asked for and its neighbours.
 
@@ -238,19 +235,13 @@ def _offer(offers: Offers, asked: Asked, names: tuple[str, str], chosen: OwnKeyw
         offers.missing[label] = str(error)
     else:
         activations = (plan.precision.inputs or plan.precision.stream).value
+        stored_in = (formats["weights"], activations, formats["kv"])
         notes = tuple(offers.notes.setdefault(note, len(offers.notes)) for note in resolved.warnings)
-        cache = last_cache(plan)
-        most = plan.deployment.settings.max_num_seqs
-        offers.plans[label] = Offer(
-            written,
-            (formats["weights"], activations, formats["kv"]),
-            notes,
-            evidence(plan),
-            None if cache is None else (cache.rate, cache.fitted_to),
-            None if most is None else (most, most * plan.deployment.dp),
-            plan.engine.memory.reserves,
-            tuple(_moves(asked, names, plan, caches)),
-        )
+        cache, most, reserves = last_cache(plan), plan.deployment.settings.max_num_seqs, plan.engine.memory.reserves
+        l2 = None if cache is None else (cache.rate, cache.fitted_to)
+        seqs = None if most is None else (most, most * plan.deployment.dp)
+        moves = tuple(_moves(asked, names, plan, caches))
+        offers.plans[label] = Offer(written, stored_in, notes, evidence(plan), l2, seqs, reserves, moves)
 
 
 def _moves(
@@ -289,7 +280,7 @@ _FORMATS = ("weights", "kv")
 def roofs(plan: Plan) -> dict[str, Any]:
     """An accelerator's roofs [FLOP/s, B/s], and what is said of it."""
     gpu: Accelerator = plan.system.accelerator
-    price = gpu.price
+    price, law = gpu.price, gpu.power
     return {
         "title": gpu.title,
         "noun": gpu.noun,
@@ -298,11 +289,9 @@ def roofs(plan: Plan) -> dict[str, Any]:
         "link": float(plan.system.link_bandwidth) if plan.system.domain_size > 1 else 0.0,
         "link_kind": gpu.link_kind,
         "cache_bytes": float(gpu.l2_bytes),
-        "power": None
-        if gpu.power is None
-        else [gpu.power.idle, gpu.power.limit, gpu.power.measured, float(plug_power(1.0, gpu.power.host))],
+        "power": law and [law.idle, law.limit, law.measured, float(plug_power(1.0, law.host))],
         "energy": energy_roof(plan),
-        "price": None if price is None else [price.usd_per_hour, price.date, price.source],
+        "price": price and [price.usd_per_hour, price.date, price.source],
     }
 
 

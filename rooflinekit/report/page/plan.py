@@ -63,14 +63,16 @@ def chosen_replica(plan: PlanPart) -> Chosen:
         if (each := best["predicted"]["tpot_ms"]["mean"]) is None:
             raise InputError("the time per token of its decode replicas has no end")
         load = {"batch": max(round(decoding(fleet["load"], lengths["osl"], each / 1e3)), 1)}
-        pool = (
-            f"{fleet['load']:.3g} requests/s x {lengths['osl'] - 1} tokens x {each:.3g} ms keep {load['batch']} "
-            "sequences running (Little's law). Their prompts come from the prefill replicas. The page below shows "
-            "this replica as a whole server. So its first tokens, and its tokens/s each GPU, count prompts that it "
-            "does not compute here."
-        )
+        law = f"{fleet['load']:.3g} requests/s x {lengths['osl'] - 1} tokens x {each:.3g} ms"
+        pool = f"{law} keep {load['batch']} sequences running (Little's law). {_POOL}"
     kept = {key: value for key, value in given.items() if key not in _LEFT}
     return Chosen(str(given.get("model", plan["model"])), str(given["gpu"]), kept | lengths | load, pool)
+
+
+_POOL = (
+    "Their prompts come from the prefill replicas. The page below shows this replica as a whole server. So its first "
+    "tokens, and its tokens/s each GPU, count prompts that it does not compute here."
+)
 
 
 def _load(traffic: PlanPart, fleet: PlanPart) -> dict[str, float]:
@@ -113,18 +115,11 @@ def plan_lead(plan: PlanPart) -> str:
 
 def plan_cards(plan: PlanPart) -> str:
     """Places for charts, and why the others lost."""
-    rows = [
-        (
-            row["title"],
-            row["gpus"],
-            row["usd"],
-            row["million"] and float(f"{row['million']:.3g}"),
-            candidate.get("evidence"),
-            _least(candidate.get("probability") or {}),
-            row["verdict"],
-        )
-        for row, candidate in ((_candidate(each, place), each) for place, each in enumerate(plan["candidates"]))
-    ]
+    rows = list[tuple[object, ...]]()
+    for place, each in enumerate(plan["candidates"]):
+        title, gpus, usd, million, verdict = _candidate(each, place).values()
+        rounded = float(f"{million:.3g}") if million else million
+        rows.append((title, gpus, usd, rounded, each.get("evidence"), _least(each.get("probability") or {}), verdict))
     head = ("candidate", "GPUs", "$/h", "$ per million tokens", "evidence", "all objectives hold", "verdict")
     losses = table(("not a candidate", "why"), [(entry["what"], entry["why"]) for entry in plan.get("refused", ())])
     refused = f"<details><summary>Candidates that cannot serve the traffic</summary>{losses}</details>"
@@ -151,15 +146,9 @@ def plan_data(plan: PlanPart) -> dict[str, object]:
     best = plan["candidates"][0]
     spreads = [(title, best["predicted"][metric], False) for metric, title in _METRICS if best["predicted"].get(metric)]
     points = [
-        {
-            "title": _deployment(point["scenario"]),
-            "gpu": point["scenario"]["gpu"],
-            "user": point["tok_s_per_user"],
-            "gpu_rate": point["tok_s_per_gpu"],
-            "e2e": point["e2el_ms"],
-            "usd": point["usd_per_million_tokens"],
-            "on": list(point["on"]),
-        }
+        {"title": _deployment(point["scenario"]), "gpu": point["scenario"]["gpu"]}
+        | {key: point[name] for key, name in _POINT.items()}
+        | {"on": list(point["on"])}
         for point in plan["pareto"]
     ]
     candidates = [_candidate(row, place) for place, row in enumerate(plan["candidates"])]
@@ -172,12 +161,15 @@ def plan_data(plan: PlanPart) -> dict[str, object]:
     return data
 
 
+_POINT = {"user": "tok_s_per_user", "gpu_rate": "tok_s_per_gpu", "e2e": "e2el_ms", "usd": "usd_per_million_tokens"}
+
+
 def _candidate(row: PlanPart, place: int) -> dict[str, object]:
-    roles = {"prefill": "prefill ", "decode": "decode "}
-    title = " + ".join(
-        f"{fleet['replicas']} x {roles.get(fleet.get('role', ''), '')}{_deployment(fleet['scenario'])}"
-        for fleet in _fleets(row)
-    )
+    parts = list[str]()
+    for fleet in _fleets(row):
+        role = f"{fleet['role']} " if fleet.get("role") in ("prefill", "decode") else ""
+        parts.append(f"{fleet['replicas']} x {role}{_deployment(fleet['scenario'])}")
+    title = " + ".join(parts)
     million = (row.get("usd_per_million_tokens") or {}).get("all")
     verdict = row.get("lost") or ("the answer" if place == 0 else "")
     return {"title": title, "gpus": row["gpus"], "usd": row.get("usd_per_hour"), "million": million, "verdict": verdict}
@@ -214,34 +206,16 @@ def _checks() -> TypeAdapter[object]:
     """Type of a plan in JSON."""
     size, positive = Annotated[FiniteFloat, Field(ge=0)], Annotated[FiniteFloat, Field(gt=0)]
     count, natural = Annotated[int, Field(gt=0)], Annotated[int, Field(ge=0)]
+    means = {"isl_mean": positive, "osl_mean": positive, "peak": NotRequired[positive]}
     spreads = dict.fromkeys(("isl_cv", "osl_cv", "arrival_cv", "cached"), NotRequired[size])
-    traffic = _object(
-        rate=positive | None,
-        users=positive | None,
-        isl_mean=positive,
-        osl_mean=positive,
-        peak=NotRequired[positive],
-        **spreads,
-    )
+    traffic = _object(rate=positive | None, users=positive | None, **means, **spreads)
     scenario = _object(gpu=str)
-    fleet = {
-        "role": NotRequired[str],
-        "scenario": scenario,
-        "replicas": count,
-        "spare": NotRequired[natural],
-        "share": NotRequired[positive],
-        "load": positive,
-        "burstiness": NotRequired[size | None],
-    }
+    fleet = {"role": NotRequired[str], "scenario": scenario, "replicas": count, "spare": NotRequired[natural]}
+    fleet |= {"share": NotRequired[positive], "load": positive, "burstiness": NotRequired[size | None]}
     time = _object(**dict.fromkeys(("mean", "p50", "p90", "p95", "p99"), size | None))
     times = _object(ttft_ms=time, tpot_ms=time, e2el_ms=time)
-    candidate = {
-        "gpus": count,
-        "usd_per_hour": size | None,
-        "usd_per_million_tokens": _object(all=size | None),
-        "predicted": times,
-        "lost": str | None,
-    }
+    candidate = {"gpus": count, "usd_per_hour": size | None, "usd_per_million_tokens": _object(all=size | None)}
+    candidate |= {"predicted": times, "lost": str | None}
     kinds = {
         "aggregated": _object(**candidate, **fleet),
         "disaggregated": _object(**candidate, prefill=_object(**fleet), decode=_object(**fleet)),
@@ -249,14 +223,8 @@ def _checks() -> TypeAdapter[object]:
     }
     tagged: object = reduce(or_, (Annotated[kind, Tag(name)] for name, kind in kinds.items()))
     one: Any = Annotated[tagged, Discriminator(_kind)]
-    point = _object(
-        scenario=scenario,
-        tok_s_per_user=positive,
-        tok_s_per_gpu=positive,
-        e2el_ms=positive,
-        usd_per_million_tokens=size | None,
-        on=list[str],
-    )
+    speeds = dict.fromkeys(("tok_s_per_user", "tok_s_per_gpu", "e2el_ms"), positive)
+    point = _object(scenario=scenario, **speeds, usd_per_million_tokens=size | None, on=list[str])
     interval = _object(month=count, hour=size, rate=size, gpus=count)
     price = _object(usd_per_gpu_hour=size, source=str, term=str, low=size | None, high=size | None)
     hours = _object(profile=str, answer=str, span_h=positive, intervals=Annotated[list[interval], Field(min_length=1)])  # type: ignore[valid-type]
@@ -288,9 +256,8 @@ def read_plan(plan: object) -> dict[str, Any]:
     if not isinstance(found, Mapping):
         raise InputError(f"a plan is what rk.plan returns, its JSON as a dict, or a file, not a {type(plan).__name__}")
     if {"what", "value", "at"} <= found.keys():
-        raise InputError(
-            "this answers plan --max: one deployment, no candidates; report on it by its MODEL and options"
-        )
+        told = "one deployment, no candidates; report on it by its MODEL and options"
+        raise InputError(f"this answers plan --max: {told}")
     try:
         _checks().validate_python(found)
     except ValidationError as error:

@@ -212,24 +212,19 @@ def _scene(predictor: Predictor, splits: Sequence[Split]) -> dict[str, object]:
         if not rules.policy.mixes or rules.policy.chunks:
             raise
     front, drafted = front_end_of(predictor), dict[str, Any]()
+    fronts = {key: getattr(front, key) for key in ("stream", "tokeniser", "hop")}
     if isinstance(predictor, SpeculativePredictor):
         choice = predictor.draft.choice
         rates = [choice.acceptance[min(at, len(choice.acceptance) - 1)] for at in range(choice.draft_tokens)]
         drafted = {"width": choice.verified + 1, "drafted": choice.draft_tokens, "acceptance": rates}
     settings, errors = plan.deployment.settings, plan.load_errors
     block = settings.block_size or int(plan.engine.memory.block)
-    told = rules_of(
-        rules,
-        1,
-        block,
-        front_ends=front.servers,
-        stream=front.stream,
-        tokeniser=front.tokeniser,
-        hop=front.hop,
-        lanes=plan.lanes,
-        **drafted,
-    )._asdict()
+    told = rules_of(rules, 1, block, front_ends=front.servers, lanes=plan.lanes, **fronts, **drafted)._asdict()
     del told["horizon"]
+    off = []
+    for each, version in zip(("ttft", "tpot"), errors.version, strict=True):
+        law, places = [*getattr(errors, each), version], getattr(errors, f"{each}_places")
+        off.append([law, places, _known(errors.own, each), plan.stands_in(each)])
     return {
         "tables": [split.numbers for split in splits],
         "halved": list(UNDIVIDED) if plan.deployment.two_batch else None,
@@ -244,15 +239,7 @@ def _scene(predictor: Predictor, splits: Sequence[Split]) -> dict[str, object]:
         "edges": context_edges(plan),
         "front": [front.time(0), plan.costs.token if settings.front_end == "http" else 0.0],
         "images": plan.image_tokens,
-        "errors": [
-            [
-                [*getattr(errors, each), version],
-                getattr(errors, f"{each}_places"),
-                _known(errors.own, each),
-                plan.stands_in(each),
-            ]
-            for each, version in zip(("ttft", "tpot"), errors.version, strict=True)
-        ],
+        "errors": off,
         "version": version_words(plan.deployment),
         "pool_error": POOL_ERROR,
         "full": errors.full_places,
@@ -267,13 +254,8 @@ def _known(own: OwnLoads, metric: str) -> dict[str, object] | None:
     if not loads:
         return None
     level, near = getattr(own, metric)
-    return {
-        "loads": [[each.users, each.prompt] for each in loads],
-        "level": level,
-        "near": near,
-        "inverse": inverse,
-        "weights": weights,
-    }
+    known = [[each.users, each.prompt] for each in loads]
+    return {"loads": known, "level": level, "near": near, "inverse": inverse, "weights": weights}
 
 
 def load_data(asked: AskedLoad | None, played: int = 0) -> dict[str, object]:

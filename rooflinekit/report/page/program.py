@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, fields, is_dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 from rooflinekit.estimation.results import time_by_cause
@@ -21,15 +22,8 @@ from rooflinekit.model.kernels.operation import Operation
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.power import PARTS, Energy
 from rooflinekit.model.roofline import TIME_PARTS, Rates, StepTime, time_parts
-from rooflinekit.model.serving.energy import (
-    LoadPower,
-    Run,
-    TokenEnergy,
-    load_power,
-    run_power,
-    static_energy,
-    token_energy,
-)
+from rooflinekit.model.serving import energy as energies
+from rooflinekit.model.serving.energy import LoadPower, Run, TokenEnergy
 from rooflinekit.model.serving.flight import InFlight
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
@@ -141,8 +135,8 @@ class Program:
             parts = [list(time_parts(step, faster).values()) for step in both]
             energy: Any = 0.0
             if chip.power:
-                tokens = static_energy(told, work, point)
-                energy = _energy(tokens, work.isl - work.cached, load_power(tokens, work.osl, lone=1.0))
+                tokens = energies.static_energy(told, work, point)
+                energy = _energy(tokens, work.isl - work.cached, energies.load_power(tokens, work.osl, lone=1.0))
             kernels = [[each.kernel for each in step.kernels] for step in both]
             return [_ends(point.ttft), _ends(point.tpot), point.e2e(work.osl), rates, energy, *rows, parts], kernels
 
@@ -180,20 +174,23 @@ class Program:
             self._splits[likeness] = splits
         scene = scene_data(predictor, [split for _, split in splits])
 
+        def traced(
+            of: Predictor, kind: tuple[object, ...], made: Callable[..., object], inputs: Sequence[str], outputs: int
+        ) -> Instance:
+            """A function of these inputs and the speed."""
+            part = self._stepped(kind, made, of, (*inputs, "speed"))
+            return self._direct(part, (*inputs, "speed"), gpu, outputs)
+
         def piece(of: Predictor, name: str, inputs: Sequence[str], function: Callable[..., Outputs]) -> Instance:
             def entry(own: Predictor, speed: Numeric, **at: Numeric) -> tuple[Outputs, None]:
                 return function(own.plan, **{each: at[each] for each in inputs}), None
 
-            part = self._stepped(("piece", name, width), entry, of, (*inputs, "speed"))
-            return self._direct(part, (*inputs, "speed"), gpu, 2)
+            return traced(of, ("piece", name, width), entry, inputs, 2)
 
-        tables = [
-            {
-                name: piece(replace(plain, plan=one_step(plan if plan.lanes == 1 else of)), name, *each)
-                for name, each in split.pieces.items()
-            }
-            for of, split in splits
-        ]
+        tables = []
+        for of, split in splits:
+            one = replace(plain, plan=one_step(plan if plan.lanes == 1 else of))
+            tables.append({name: piece(one, name, *each) for name, each in split.pieces.items()})
 
         def step(
             own: Predictor, function: Callable[..., StepTime], speed: Numeric, **at: Numeric
@@ -202,15 +199,14 @@ class Program:
             faster = Rates(chip.memory_bandwidth * speed, chip.l2_bytes, chip.peak)
             return [*_ends(found.total), *time_parts(found, faster).values()], None
 
-        functions: dict[str, Instance] = {}
+        functions, timed = dict[str, Instance](), len(ENDS) + len(TIME_PARTS)
         steps: Any = ("prompt", ("isl",), prompt_step), ("token", ("count", "context"), decode_step)
         for name, inputs, function in steps:
 
             def ends(own: Predictor, told: Any = (function, inputs), **at: Numeric) -> tuple[Outputs, None]:
                 return step(own, told[0], at["speed"], **{each: at[each] for each in told[1]})
 
-            part = self._stepped(("ends", name), ends, predictor, (*inputs, "speed"))
-            functions[name] = self._direct(part, (*inputs, "speed"), gpu, len(ENDS) + len(TIME_PARTS))
+            functions[name] = traced(predictor, ("ends", name), ends, inputs, timed)
         if drafts:
 
             def drafting(own: SpeculativePredictor, speed: Numeric, **at: Numeric) -> tuple[Outputs, None]:
@@ -224,27 +220,23 @@ class Program:
                 asked = Workload(at["count"] * plan.deployment.dp, at["isl"], 2.0, 0.0, at["context"])
                 return step(own, lambda _: own.decode_step(asked), speed)
 
-            for name, given, made, outputs in (
-                ("drafting", ("count", "isl", "osl"), drafting, 2),
-                ("draft_prompt", ("isl",), first, 2),
-                ("round", ("count", "isl", "context"), round_of, len(ENDS) + len(TIME_PARTS)),
-            ):
-                part = self._stepped((name,), made, predictor, (*given, "speed"))
-                functions[name] = self._direct(part, (*given, "speed"), gpu, outputs)
+            functions["drafting"] = traced(predictor, ("drafting",), drafting, ("count", "isl", "osl"), 2)
+            functions["draft_prompt"] = traced(predictor, ("draft_prompt",), first, ("isl",), 2)
+            functions["round"] = traced(predictor, ("round",), round_of, ("count", "isl", "context"), timed)
         functions["room"] = self._added(lambda **at: [predictor.memory.max_batch(*at.values())], ("context", "isl"))
         held = "count", "context", "isl"
         functions["held"] = self._added(lambda **at: _memory(predictor.memory.evaluate(*at.values())), held)
         if gpu.power:
 
             def served(own: Predictor, users: Numeric, isl: Numeric, osl: Numeric, **_: Numeric) -> TokenEnergy:
-                return token_energy(own, InFlight(users, isl, osl))
+                return energies.token_energy(own, InFlight(users, isl, osl))
 
             part = self._stepped(("energy",), served, predictor, ("users", *_LENGTHS))
 
             def spent(**at: Numeric) -> Outputs:
                 symbols = _call(part, at | _numbers(gpu), len(_symbols(part.whole)))
                 tokens = replace(_rebuilt(part.whole, iter(symbols)), law=gpu.power)
-                return _energy(tokens, at["isl"], run_power(tokens, Run(*(at[name] for name in _RUN))))
+                return _energy(tokens, at["isl"], energies.run_power(tokens, Run(*(at[name] for name in _RUN))))
 
             functions["energy"] = self._added(spent, ("users", *_LENGTHS, *_RUN))
         return Plays(functions, tables, scene)
@@ -321,17 +313,9 @@ class Program:
         """A key of deployments whose steps differ in functions of kernels and numbers of accelerators alone."""
 
         def number() -> int:
-            gpu = plan.system.accelerator
-            agreed = (
-                self.place(plan.model),
-                _deployment(plan),
-                tuple(number for number, _ in self.numbered(plan)),
-                plan.precision,
-                plan.calibration is None,
-                _engine(plan),
-                gpu.power and gpu.power.host,
-                gpu.is_cpu,
-            )
+            gpu, operations = plan.system.accelerator, tuple(number for number, _ in self.numbered(plan))
+            run = self.place(plan.model), _deployment(plan), operations, plan.precision, plan.calibration is None
+            agreed = (*run, _engine(plan), gpu.power and gpu.power.host, gpu.is_cpu)
             return self._likes.setdefault(agreed, len(self._likes))
 
         return self._once(plan, number)
@@ -444,20 +428,12 @@ def _call(part: _Part, values: Mapping[str, Numeric], outputs: int) -> list[Symb
     return call(part.instance, [values[name] for name in part.instance.inputs], outputs)
 
 
+_FACTS = attrgetter("name", "family", "count", "dtype", "gpus", "variant", "on_host", "dequantised", "place")
+
+
 def _signature(kernel: Kernel) -> tuple[object, ...]:
     """Facts of a kernel that steps read besides its numbers."""
-    return (
-        kernel.name,
-        kernel.family,
-        kernel.count,
-        kernel.dtype,
-        kernel.gpus,
-        kernel.variant,
-        kernel.on_host,
-        kernel.dequantised,
-        kernel.place,
-        type(kernel.shape),
-    )
+    return *_FACTS(kernel), type(kernel.shape)
 
 
 class _Law(NamedTuple):
@@ -567,27 +543,14 @@ class _Outlined(Plan):
         """The plan whose accelerator has inputs in place of numbers; `asked` receives its kernels."""
         gpu = self.system.accelerator
         told = cast("System", _Machine(_Chip.of(at, gpu.is_cpu, gpu.power)))
-        return replace(
-            self,
-            system=told,
-            deployment=_deployment(self),
-            engine=_engine(self),
-            calibration=self.calibration and _FITTED,
-            own=self,
-            asked=asked,
-        )
+        like = {"deployment": _deployment(self), "engine": _engine(self), "calibration": self.calibration and _FITTED}
+        return replace(self, system=told, **like, own=self, asked=asked)
 
     @cached_property
     def key(self) -> tuple[object, ...]:
         """Facts that an operation's kernels depend on besides the batch and the format of the cache."""
-        precision, deployment = self.precision, self.deployment
-        return (
-            *map(self.program.place, (self.system, self.calibration, self.engine)),
-            precision.stream,
-            deployment.dp,
-            deployment.cp,
-            self.token_budget,
-        )
+        places = map(self.program.place, (self.system, self.calibration, self.engine))
+        return *places, self.precision.stream, self.deployment.dp, self.deployment.cp, self.token_budget
 
     def apart(self, batch: Batch, costs: StepCosts | None, grows: bool | None = None) -> list[KernelTime]:
         """The kernels of a step with their times, as calls."""

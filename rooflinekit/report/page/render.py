@@ -45,17 +45,9 @@ def render(page: Page) -> str:
     written = f"{_packed('data', script_json(page.data))}{_packed('app', app)}\n{loader}"
     below = f"{_packed('below', page.below)}<noscript><p>{_NO_SCRIPTS}</p></noscript>"
     allowed = "".join((loader, f"<script>{app}</script>", *page.framed))
-    parts = {
-        "title": escape(page.title),
-        "lead": page.lead,
-        "before": page.before,
-        "accountant": page.accountant,
-        "after": page.after + below,
-        "foot": page.foot,
-        "style": style(),
-        "hashes": script_hashes(allowed),
-        "scripts": written,
-    }
+    parts = {key: getattr(page, key) for key in ("lead", "before", "accountant", "foot")}
+    parts |= {"title": escape(page.title), "after": page.after + below}
+    parts |= {"style": style(), "hashes": script_hashes(allowed), "scripts": written}
     return filled(HERE / "template.html", parts)
 
 

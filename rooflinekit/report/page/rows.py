@@ -40,10 +40,8 @@ def rows_data(table: pd.DataFrame) -> dict[str, Any]:
     table = table.loc[:, ~table.columns.duplicated()]
     answers = [name for name in _ANSWERS if name in table.columns]
     if not answers:
-        raise InputError(
-            f"no column is an answer of a sweep ({', '.join(_ANSWERS)}); the table has: "
-            f"{', '.join(map(str, table.columns[:12])) or 'none'}"
-        )
+        has = ", ".join(map(str, table.columns[:12])) or "none"
+        raise InputError(f"no column is an answer of a sweep ({', '.join(_ANSWERS)}); the table has: {has}")
     numbers = {name: pd.to_numeric(table[name], errors="coerce").astype(float) for name in answers}
     answered = table.assign(**numbers)[pd.DataFrame(numbers).notna().any(axis=1)]
     if answered.empty:
@@ -112,11 +110,10 @@ def _column(column: pd.Series[Any]) -> dict[str, Any]:
 def rows_lead(data: dict[str, Any], name: str) -> str:
     """Sentence on the number of rows, and how many of them can stand on no front."""
     count = f"{data['total']:,} {'row' if data['total'] == 1 else 'rows'} of {name}"
-    words = {
-        word: f"{data['reasons'][word]:,} {said}" for word, said in _TABLE["reasons"].items() if word in data["reasons"]
-    }
+    reasons = data["reasons"]
+    words = [f"{reasons[word]:,} {said}" for word, said in _TABLE["reasons"].items() if word in reasons]
     lost = [f"{data['unanswered']:,} without an answer"] if data["unanswered"] else []
-    return f"{', '.join([count, *words.values(), *lost])}."
+    return f"{', '.join([count, *words, *lost])}."
 
 
 def rows_card(data: dict[str, Any]) -> str:
@@ -130,12 +127,8 @@ def rows_card(data: dict[str, Any]) -> str:
     chart = '<ul class="key" id="sweep-key"></ul><h3 id="sweep-up"></h3><div class="chart" id="sweep"></div>'
     body = f"{paragraphs([f'{told}.'])}{boxes}{chart}"
     pin = '<p><label>Pinned: <select id="sweep-base" style="width: auto"></select></label></p>'
-    said = paragraphs(
-        [
-            "Most output tokens/s of one GPU at which each user still gets so many. Bold: the best; in "
-            "brackets: over the pinned."
-        ]
-    )
+    said = "Most output tokens/s of one GPU at which each user still gets so many. Bold: the best"
+    said = paragraphs([f"{said}; in brackets: over the pinned."])
     table = card("Interactivity", f'{said}{pin}<div id="interactivity"></div>', "interactivity-card")
     return f'<div class="wrap">{card("Sweep", body, "sweep-card")}{table}</div>'
 

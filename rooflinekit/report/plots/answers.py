@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import cycle
+
 import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
@@ -35,7 +37,7 @@ def percentiles(outcome: Outcome, theme: style.Theme) -> style.Picture:
             axes.plot(values[mark], place, marker=shape, ms=7, color=theme.ink, ls="", mec=theme.paper if shape != "|"
                       else theme.ink, label=mark if place == 0 else None, gid=f"{name} {mark}")  # fmt: skip
         words = f"{format_time(spread.p50 / 1e3)} · {format_time(spread.p99 / 1e3)}"
-        axes.annotate(words, (values["p50"], place), (0, 7), textcoords="offset points", fontsize=6.5, color=theme.soft)
+        style.note(axes, words, (values["p50"], place), (0, 7), color=theme.soft)
     style.label_ticks(axes.yaxis, list(spreads))
     axes.set(xscale="log", ylim=(len(spreads) - 0.5, -0.7), xlabel="duration [ms]; numbers: median · 99th percentile")
     style.decades(axes.xaxis, style.scale_text)
@@ -65,19 +67,12 @@ def timeline(outcome: Outcome, theme: style.Theme) -> style.Picture:
         "kv_use": ("cache\nin use", theme.tint("cache")),
     }
     replicas = list(rows.groupby("replica"))
+    alpha = 1.0 if len(replicas) <= _FEW else 0.4
     for panel, (column, (title, color)) in zip(panels, shown.items(), strict=True):
         for number, (replica, part) in enumerate(replicas):
-            tint = color if len(replicas) == 1 else theme.series[number] if len(replicas) <= _FEW else color
-            panel.plot(
-                part["time_s"],
-                part[column],
-                color=tint,
-                lw=0.9,
-                alpha=1.0 if len(replicas) <= _FEW else 0.4,
-                drawstyle="steps-post",
-                gid=f"{column} {replica:g}",
-                label=f"replica {replica:g}",
-            )
+            tint = theme.series[number] if 1 < len(replicas) <= _FEW else color
+            line = panel.plot(part["time_s"], part[column], color=tint, lw=0.9, drawstyle="steps-post", alpha=alpha)
+            line[0].set(gid=f"{column} {replica:g}", label=f"replica {replica:g}")
         panel.set_ylabel(title)
         panel.set_ylim(0, max(float(rows[column].max()) * 1.08 if len(rows) else 1.0, 1e-9) or 1.0)
         panel.yaxis.set_major_locator(MaxNLocator(4, integer=column != "kv_use"))
@@ -142,26 +137,10 @@ def moves(levers: Levers, theme: style.Theme) -> style.Picture:
     for place, (move, ratio) in enumerate(tried):
         color, hollow = theme.tint("activations") if (ratio < 1.0) is lower else theme.soft, levers.weaker(move)
         axes.plot([1.0, ratio], [place, place], color=color, lw=1.4, ls=":" if hollow else "-")
-        axes.plot(
-            [ratio],
-            [place],
-            ls="",
-            marker="o",
-            ms=5.5,
-            color=color,
-            gid=f"move {move.move}",
-            markerfacecolor=theme.paper if hollow else color,
-        )
-        axes.annotate(
-            _percent(ratio - 1.0),
-            (ratio, place),
-            (-6 if ratio < 1.0 else 6, 0),
-            va="center",
-            fontsize=6.5,
-            textcoords="offset points",
-            ha="right" if ratio < 1.0 else "left",
-            color=theme.soft,
-        )
+        fill = theme.paper if hollow else color
+        axes.plot([ratio], [place], ls="", marker="o", ms=5.5, color=color, mfc=fill, gid=f"move {move.move}")
+        far, side = (-6, "right") if ratio < 1.0 else (6, "left")
+        style.note(axes, _percent(ratio - 1.0), (ratio, place), (far, 0), va="center", ha=side, color=theme.soft)
     axes.set_xscale("log")
     axes.axvline(1.0, color=theme.soft, lw=0.8)
     style.label_ticks(axes.yaxis, [move.move for move, _ in tried])
@@ -193,24 +172,15 @@ def hours(answer: PlanAnswer | OverTime, theme: style.Theme) -> style.Picture:
         raise InputError("nothing to draw: the plan has one peak; give profile, or growth")
     rows = [row for row in made.intervals if row.month == 1]
     ends = [row.hour for row in rows] + [made.span_h]
-    frame = style.Frame(
-        "The fleet by the hour", f"{made.deployment}, {made.profile}", f"rooflinekit {__version__}", theme
-    )
+    subject = f"{made.deployment}, {made.profile}"
+    frame = style.Frame("The fleet by the hour", subject, f"rooflinekit {__version__}", theme)
     figure, (fleet, load) = frame.panels(7.2, 3.6, 2, ncols=1, height_ratios=[2, 1])
-    fleet.stairs(
-        [row.gpus for row in rows],
-        ends,
-        fill=True,
-        color=theme.tint("weights"),
-        alpha=0.6,
-        gid="gpus",
-        label="by the hour",
-    )
-    peak = max(row.gpus for row in rows)
-    fleet.axhline(peak, color=theme.ink, lw=1.0, ls="--", label="for the peak")
-    load.stairs([row.rate for row in rows], ends, color=theme.ink, gid="rate", baseline=None)
-    for panel, name, top in ((fleet, "GPUs", peak), (load, "requests/s", max(row.rate for row in rows))):
-        panel.set(ylabel=name, xlim=(0.0, made.span_h), ylim=(0.0, top * 1.08))
+    gpus, rates, tint = [row.gpus for row in rows], [row.rate for row in rows], theme.tint("weights")
+    fleet.stairs(gpus, ends, fill=True, color=tint, alpha=0.6, gid="gpus", label="by the hour")
+    fleet.axhline(max(gpus), color=theme.ink, lw=1.0, ls="--", label="for the peak")
+    load.stairs(rates, ends, color=theme.ink, gid="rate", baseline=None)
+    for panel, name, values in ((fleet, "GPUs", gpus), (load, "requests/s", rates)):
+        panel.set(ylabel=name, xlim=(0.0, made.span_h), ylim=(0.0, max(values) * 1.08))
         panel.yaxis.set_major_locator(MaxNLocator(4, integer=panel is fleet))
     load.set_xlabel("hour")
     fleet.tick_params(labelbottom=False)
@@ -231,37 +201,26 @@ def hit_rate(found: TraceAnswer, theme: style.Theme) -> style.Picture:
     first = panels[0]
     sizes, shares = zip(*found.curve, strict=True)
     first.plot(sizes, [100 * share for share in shares], color=theme.ink, gid="hit rate")
-    first.set(
-        xscale="log",
-        ylim=(0, max(100 * found.hit_rate * 1.15, 1.0)),
-        xlabel="cache of one replica [tokens]",
-        ylabel="prompt tokens found [%]",
-    )
+    first.set(xscale="log", xlabel="cache of one replica [tokens]", ylabel="prompt tokens found [%]")
+    first.set_ylim(0, max(100 * found.hit_rate * 1.15, 1.0))
     style.decades(first.xaxis, style.scale_text)
-    for number, each in enumerate(found.memories):
-        color = theme.series[number % len(theme.series)]
+    names, parts = list[labels.Label](), list[str]()
+    for each, color in zip(found.memories, cycle(theme.series), strict=False):
         first.plot(each.tokens, 100 * each.hit_rate, marker="o", ms=6, color=color, ls="", gid=each.memory)
-    for panel, key, title in zip(
-        panels[1:], ("ttft_ms", "usd_per_million"), ("mean TTFT [ms]", "USD a million tokens"), strict=False
-    ):
+        names.append(labels.Label(each.memory, each.tokens, 100 * each.hit_rate, color))
+        parts.append(f"{each.memory} {format_count(each.tokens)} tokens, {percent(each.hit_rate, 1)}")
+    ticks = ["alone", *(f"+ {each.memory}" for each in found.memories[1:])]
+    told = (("ttft_ms", "mean TTFT [ms]", "piles up"), ("usd_per_million", "USD a million tokens", "no price"))
+    for panel, (key, title, missing) in zip(panels[1:], told, strict=False):
         values = [getattr(each, key) for each in found.memories]
         panel.bar(range(len(values)), [value or 0.0 for value in values], color=theme.series[: len(values)], gid=key)
         for at, value in enumerate(values):
-            text = three(value) if value is not None else "piles up" if key == "ttft_ms" else "no price"
-            panel.annotate(text, (at, value or 0.0), (0, 3), textcoords="offset points", ha="center", fontsize=7)
-        style.label_ticks(
-            panel.xaxis, [f"+ {each.memory}" if at else "alone" for at, each in enumerate(found.memories)]
-        )
+            text = missing if value is None else three(value)
+            style.note(panel, text, (at, value or 0.0), (0, 3), ha="center", fontsize=7)
+        style.label_ticks(panel.xaxis, ticks)
         panel.set_ylabel(title)
         panel.margins(y=0.15)
-    names = [
-        labels.Label(each.memory, each.tokens, 100 * each.hit_rate, theme.series[number % len(theme.series)])
-        for number, each in enumerate(found.memories)
-    ]
     labels.place(first, names)
-    parts = [
-        f"{each.memory} {format_count(each.tokens)} tokens, {percent(each.hit_rate, 1)}" for each in found.memories
-    ]
     found_share = percent(found.hit_rate, 1)
     words = f"Of {found.trace} a cache without end finds {found_share} of the prompt tokens. {'; '.join(parts)}"
     return style.Picture("hit-rate", frame.title, f"{words.rstrip('. ')}.", figure, theme)

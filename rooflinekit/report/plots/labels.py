@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise, product
 
@@ -14,6 +14,8 @@ from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 from matplotlib.transforms import Affine2D, Bbox
+
+from rooflinekit.report.plots.style import note
 
 _AROUND = tuple(
     (dx, dy)
@@ -119,18 +121,8 @@ def along(axes: Axes, label: Label, other: tuple[float, float]) -> None:
 
 
 def _turned(axes: Axes, label: Label, angle: float) -> Annotation:
-    return axes.annotate(
-        label.text,
-        (label.x, label.y),
-        (-2, 3),
-        textcoords="offset points",
-        rotation=angle,
-        rotation_mode="anchor",
-        fontsize=label.size,
-        color=label.color,
-        va="bottom",
-        ha="left",
-    )
+    turned = {"rotation": angle, "rotation_mode": "anchor", "va": "bottom", "ha": "left"}
+    return note(axes, label.text, (label.x, label.y), (-2, 3), fontsize=label.size, color=label.color, **turned)
 
 
 def _covers(axes: Axes, label: Label, angle: float) -> bool:
@@ -156,13 +148,20 @@ def _marks(axes: Axes) -> Iterator[Bbox]:
 def _note(axes: Axes, label: Label, dx: float, dy: float) -> Annotation:
     across = "left" if dx > 0 else "right" if dx < 0 else "center"
     up = "bottom" if dy > 0 else "top" if dy < 0 else "center"
-    thin = {"arrowstyle": "-", "lw": 0.5, "color": label.lead or label.color, "shrinkA": 0.0, "shrinkB": 2.0}
     halo = {"facecolor": axes.get_facecolor(), "alpha": 0.75, "edgecolor": "none", "pad": 0.6}  # legible across lines
-    return axes.annotate(
-        label.text, (label.x, label.y), (dx, dy), textcoords="offset points", ha=across, va=up, fontsize=label.size,
-        color=label.color, bbox=halo, annotation_clip=False, zorder=2.9,
-        arrowprops=thin if abs(dx) + abs(dy) > _FAR else None,
-    )  # fmt: skip
+    thin = {"lw": 0.5, "color": label.lead or label.color} if abs(dx) + abs(dy) > _FAR else None
+    return _led(axes, label, (dx, dy), thin, ha=across, va=up, bbox=halo, zorder=2.9)
+
+
+def _led(
+    axes: Axes, label: Label, by: tuple[float, float], thin: Mapping[str, object] | None, **look: object
+) -> Annotation:
+    """A label beside its place, also outside of the axes; a thin line leads to it."""
+    lead = None if thin is None else {"arrowstyle": "-", "shrinkA": 0.0, "shrinkB": 2.0, **thin}
+    at, offset = (label.x, label.y), "offset points"
+    made = axes.annotate(label.text, at, by, textcoords=offset, arrowprops=lead, annotation_clip=False)
+    made.set(fontsize=label.size, color=label.color, **look)
+    return made
 
 
 def end_labels(axes: Axes, labels: Sequence[Label]) -> None:
@@ -181,18 +180,8 @@ def end_labels(axes: Axes, labels: Sequence[Label]) -> None:
     for label, own, height in zip(ordered, heights, places, strict=True):
         behind = max(last - float(axes.transData.transform((label.x, label.y))[0]) / scale, 0.0)
         moved = (abs(height - own) > _MOVED or behind > _MOVED) and bool(label.lead)
-        thin = {"arrowstyle": "-", "lw": 0.6, "color": label.lead, "shrinkA": 0.0, "shrinkB": 2.0}
-        axes.annotate(
-            label.text,
-            (label.x, label.y),
-            (far + behind, height - own),
-            textcoords="offset points",
-            va="center",
-            fontsize=label.size,
-            color=label.color,
-            annotation_clip=False,
-            arrowprops=thin | {"relpos": (0.0, 0.5)} if moved else None,
-        )
+        thin = {"lw": 0.6, "color": label.lead, "relpos": (0.0, 0.5)} if moved else None
+        _led(axes, label, (far + behind, height - own), thin, va="center")
 
 
 def _apart(heights: Sequence[float], gap: float, span: tuple[float, float]) -> list[float]:

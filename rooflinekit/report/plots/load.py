@@ -56,13 +56,8 @@ def lanes(answer: Estimate, theme: Theme) -> Picture:
     marks = {name: 1e3 * found.quantile("ttft", share) for name, share in (("P50", 0.5), ("P95", 0.95))}
     for name, value in marks.items():
         beside.axvline(value, color=theme.ink, lw=1.0, ls="--" if name == "P95" else "-", gid=name)
-        beside.annotate(
-            f" {name} {ms(value)}",
-            (value, 0.97 if name == "P50" else 0.88),
-            xycoords=("data", "axes fraction"),
-            fontsize=6.5,
-            color=theme.ink,
-        )
+        at = value, 0.97 if name == "P50" else 0.88
+        beside.annotate(f" {name} {ms(value)}", at, xycoords=("data", "axes fraction"), fontsize=6.5, color=theme.ink)
     beside.set(xlabel="time to first token [ms]", yticks=[])
     words = (
         f"{len(middle)} requests of {answer.model} on {answer.gpu} over time, and the times to first token of "
@@ -84,17 +79,11 @@ def over_load(answer: Estimate, theme: Theme) -> Picture:
     plays = [curve.play(load) for load in loads]
     frame = headed("First token and time per token over the load", answer, theme)
     figure, (first, token, parts) = frame.panels(7.2, 3.4, 3)
-    for axes, metric, goal in ((first, "ttft", asked.ttft), (token, "tpot", asked.tpot)):
+    drawn = (first, "ttft", asked.ttft, theme.tint("prefill")), (token, "tpot", asked.tpot, theme.tint("decode"))
+    for axes, metric, goal, tint in drawn:
         for name, share, dashes in (("P50", 0.5, "-"), ("P95", 0.95, "--")):
             values = [1e3 * each.quantile(metric, share) for each in plays]
-            axes.plot(
-                loads,
-                values,
-                color=theme.tint("prefill" if metric == "ttft" else "decode"),
-                ls=dashes,
-                label=name,
-                gid=f"{metric} {name}",
-            )
+            axes.plot(loads, values, color=tint, ls=dashes, label=name, gid=f"{metric} {name}")
         if goal is not None:
             axes.axhline(1e3 * goal, color=theme.soft, lw=0.8, gid=f"objective {metric}")
         axes.set(ylabel=f"{metric.upper()} [ms]", xlabel=across, ylim=(0.0, None))
@@ -117,13 +106,8 @@ def _areas(axes: Axes, loads: list[float], plays: list[LoadPlay], theme: Theme) 
     every = [load_result(each).tpot_parts_ms for each in plays]
     names = [part for part in TOKEN if any(each.get(part, 0.0) > 0.0 for each in every)]
     colors = [theme.tint(TOKEN[part].tint) for part in names]
-    axes.stackplot(
-        loads,
-        [[each.get(part, 0.0) for each in every] for part in names],
-        colors=colors,
-        labels=[TOKEN[part].name for part in names],
-        lw=0,
-    )
+    heights = [[each.get(part, 0.0) for each in every] for part in names]
+    axes.stackplot(loads, heights, colors=colors, labels=[TOKEN[part].name for part in names], lw=0)
     axes.set_ylim(0.0, None)
     axes.legend(loc="upper left", fontsize=6.0, reverse=True)
 

@@ -44,19 +44,12 @@ def request(answer: Estimate | Outcome, theme: Theme) -> Picture:
 
 def _whole(axes: Axes, found: Request, theme: Theme) -> None:
     """The first token, those after it, and between them the prompts of others that the request met."""
-    rest = found.e2e - found.ttft
-    axes.barh(0, found.ttft, color=theme.tint("prefill"), height=0.8, gid="first token")
+    rest, prompts = found.e2e - found.ttft, theme.tint("prefill")
+    axes.barh(0, found.ttft, color=prompts, height=0.8, gid="first token")
     axes.barh(0, rest, left=found.ttft, color=theme.tint("decode"), height=0.8, gid="tokens")
     for since, until in found.others_spans:
-        axes.barh(
-            0,
-            rest * (until - since),
-            left=found.ttft + rest * since,
-            color=theme.tint("prefill"),
-            height=0.8,
-            lw=0,
-            gid="prompts of others",
-        )
+        left = found.ttft + rest * since
+        axes.barh(0, rest * (until - since), left=left, color=prompts, height=0.8, lw=0, gid="prompts of others")
     _dressed(axes, found.e2e)
     axes.set_xlabel("")
 

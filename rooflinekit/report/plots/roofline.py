@@ -18,8 +18,9 @@ from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.numeric import Array
 from rooflinekit.model.types.units import format_rate
 from rooflinekit.report.look import BYTES, QUANTITIES, SHAPES, quantity_of
+from rooflinekit.report.plots import style
 from rooflinekit.report.plots.labels import Label, along, end_labels, place
-from rooflinekit.report.plots.style import Frame, Picture, Theme, decades, headed, powers_of_two, scale_text, source_of
+from rooflinekit.report.plots.style import Frame, Picture, Theme, decades, headed, note, scale_text
 from rooflinekit.specs.calibration.last_cache import LastCache
 
 _SMALL = 0.005  # of a step's time: less is not drawn
@@ -66,19 +67,12 @@ class Roofs:
 
 def points(estimate: Estimate) -> list[KernelPoint]:
     """Kernels that do arithmetic and take at least half a percent of their step's time, largest first."""
-    found = [
-        KernelPoint(
-            name,
-            kernel.name,
-            kernel.intensity,
-            kernel.flops / kernel.time_us * 1e6,
-            kernel.time_us / 1e3 / step.time_ms,
-            quantity_of(kernel),
-        )
-        for name, step in _steps(estimate)
-        for kernel in step.kernels
-        if kernel.intensity and kernel.time_us > _SMALL * step.time_ms * 1e3
-    ]
+    found = []
+    for name, step in _steps(estimate):
+        for each in step.kernels:
+            share, rate = each.time_us / 1e3 / step.time_ms, each.flops / each.time_us * 1e6
+            if each.intensity and each.time_us > _SMALL * step.time_ms * 1e3:
+                found.append(KernelPoint(name, each.name, each.intensity, rate, share, quantity_of(each)))
     return sorted(found, key=lambda point: -point.share)
 
 
@@ -130,16 +124,8 @@ def _draw_roofs(axes: Axes, roofs: Roofs, used: set[float], theme: Theme) -> Non
         strong, start = rate in used, rate / roofs.memory
         axes.plot([start, right], [rate, rate], color=ink if strong else soft, lw=1.4 if strong else 0.5, gid="peak")
         if strong or rate > top or not used & {rate}:
-            axes.annotate(
-                f"{names} {format_rate(rate, 'FLOP/s')}",
-                (right, rate),
-                (3, 0),
-                va="center",
-                fontsize=6.5,
-                textcoords="offset points",
-                color=ink if strong else soft,
-                annotation_clip=False,
-            )
+            words, tint = f"{names} {format_rate(rate, 'FLOP/s')}", ink if strong else soft
+            note(axes, words, (right, rate), (3, 0), va="center", color=tint, annotation_clip=False)
     highest = max(roofs.peaks.values())
     _slope(axes, "HBM", roofs.memory, top, color=ink, lw=1.4)
     if highest > top:
@@ -242,7 +228,7 @@ def energy_roofline(estimate: Estimate, theme: Theme) -> Picture:
     lines = {name: energy_line(estimate, name, intensities) for name in sorted(used)}
     for name, line in lines.items():
         axes.plot(intensities, line, color=theme.ink, lw=1.2, gid=f"arch {name}")
-        axes.annotate(name, (intensities[-1], line[-1]), (-3, -9), textcoords="offset points", ha="right", fontsize=6.5)
+        note(axes, name, (intensities[-1], line[-1]), (-3, -9), ha="right")
     for mark, joules in marks:
         _scatter(axes, mark, joules, theme)
     axes.set(xscale="log", yscale="log", xlim=(0.1, 1e4))
@@ -282,7 +268,7 @@ def intensity(estimates: Sequence[Estimate], theme: Theme) -> Picture:
     ridge = max(roofs.peak(kernel.dtype) for kernel in first.decode.kernels if kernel.flops) / roofs.memory
     subject = f"{first.model} on {first.gpu}, weights {first.inputs['weights']}, kv {first.inputs['kv']}"
     rings = "" if all(each.memory.fits for each in estimates) else "rings: more than the memory holds; "
-    frame = Frame("Decode: arithmetic per byte over the batch", subject, f"{rings}{source_of(first)}", theme)
+    frame = Frame("Decode: arithmetic per byte over the batch", subject, f"{rings}{style.source_of(first)}", theme)
     figure, (axes,) = frame.panels(7.2, 4.2)
     ends = []
     lines = [
@@ -298,7 +284,7 @@ def intensity(estimates: Sequence[Estimate], theme: Theme) -> Picture:
     ends.append(_line(axes, alone, "matrices alone", theme.tint("weights")))
     axes.axhline(ridge, color=theme.ink, lw=1.2, ls=(0, (4, 3)), gid="ridge")
     axes.set(xscale="log", yscale="log", xlabel="sequences in the batch", ylabel="decode step [FLOP/B]")
-    powers_of_two(axes.xaxis, sorted({float(e.inputs["batch"]) for e in estimates}))
+    style.powers_of_two(axes.xaxis, sorted({float(e.inputs["batch"]) for e in estimates}))
     decades(axes.yaxis, scale_text)
     axes.text(1, ridge * 1.06, f"ridge {ridge:.0f} FLOP/B: above, arithmetic is the limit", fontsize=7, va="bottom")
     end_labels(axes, ends)

@@ -13,8 +13,8 @@ from matplotlib.patheffects import withStroke
 
 from rooflinekit.estimation.results import Estimate, KernelResult, StepResult
 from rooflinekit.model.types.units import format_bytes, format_time
-from rooflinekit.report.look import HATCHES, QUANTITIES, STEP, quantity_of
-from rooflinekit.report.plots.style import Picture, Theme, headed, label_ticks, legend, shortened
+from rooflinekit.report.look import BYTES, HATCHES, QUANTITIES, STEP, quantity_of
+from rooflinekit.report.plots.style import Picture, Theme, headed, label_ticks, legend, note, shortened
 
 _MOST = 10  # kernels with a bar of their own
 _INSIDE = 0.13  # share of a bar that holds a word
@@ -97,52 +97,23 @@ def _quantities_legend(figure: Figure, steps: Sequence[StepResult], theme: Theme
         for limit, hatch in HATCHES.items()
         if hatch and limit in limits
     ]
-    figure.legend(
-        handles=handles,
-        loc="outside upper right",
-        ncols=5,
-        fontsize=6.5,
-        handlelength=1.0,
-        columnspacing=1.0,
-        handletextpad=0.3,
-    )
+    narrow = {"handlelength": 1.0, "columnspacing": 1.0, "handletextpad": 0.3}
+    figure.legend(handles=handles, loc="outside upper right", ncols=5, fontsize=6.5, **narrow)
 
 
 def _bar(axes: Axes, place: int, kernel: KernelResult, theme: Theme) -> None:
     color, least = theme.tint(quantity_of(kernel)), min(kernel.bound_us, kernel.time_us)
+    above, hatch = (kernel.time_us - least) / 1e3, HATCHES[kernel.bound]
     axes.barh(place, least / 1e3, color=color, gid=f"bound-{kernel.name}")
     axes.barh(
-        place,
-        kernel.time_us / 1e3,
-        facecolor="none",
-        edgecolor=theme.paper,
-        lw=0,
-        hatch=HATCHES[kernel.bound],
-        gid=f"limit-{kernel.name}",
-        zorder=3,
+        place, kernel.time_us / 1e3, fc="none", ec=theme.paper, hatch=hatch, lw=0, zorder=3, gid=f"limit-{kernel.name}"
     )
-    axes.barh(
-        place,
-        (kernel.time_us - least) / 1e3,
-        left=least / 1e3,
-        color=color,
-        alpha=0.4,
-        lw=0,
-        gid=f"above-{kernel.name}",
-    )
+    axes.barh(place, above, left=least / 1e3, color=color, alpha=0.4, lw=0, gid=f"above-{kernel.name}")
     _time_label(axes, place, kernel.time_us, theme)
 
 
 def _time_label(axes: Axes, place: int, time_us: float, theme: Theme) -> None:
-    axes.annotate(
-        format_time(time_us / 1e6),
-        (time_us / 1e3, place),
-        (3, 0),
-        textcoords="offset points",
-        va="center",
-        fontsize=6.5,
-        color=theme.soft,
-    )
+    note(axes, format_time(time_us / 1e6), (time_us / 1e3, place), (3, 0), va="center", color=theme.soft)
 
 
 def bytes_by_class(step: StepResult) -> dict[str, float]:
@@ -197,12 +168,8 @@ def memory(estimate: Estimate, theme: Theme) -> Picture:
     frame = headed("Memory of one GPU", estimate, theme)
     figure, (axes,) = frame.panels(7.2, 2.7)
     m = estimate.memory
-    parts = {
-        "weights": m.weight_bytes,
-        "cache": m.kv_bytes,
-        "activations": m.activation_bytes,
-        "engine": m.overhead_bytes,
-    }
+    sizes = m.weight_bytes, m.kv_bytes, m.activation_bytes, m.overhead_bytes
+    parts = dict(zip((*BYTES, "engine"), sizes, strict=True))
     end = max(m.capacity_bytes, m.total_bytes) / 1e9
     _stack(axes, parts, 1e9 * end, theme)
     free = max(m.capacity_bytes - m.total_bytes, 0.0)
@@ -213,28 +180,15 @@ def memory(estimate: Estimate, theme: Theme) -> Picture:
             box = {"facecolor": theme.paper, "edgecolor": "none", "pad": 1.5}
             words = f"free\n{format_bytes(free)}"
             axes.text((m.total_bytes + free / 2) / 1e9, 0, words, ha="center", va="center", fontsize=7, bbox=box)
-    axes.axvline(
-        m.capacity_bytes / 1e9,
-        color=theme.ink,
-        lw=1.4,
-        gid="capacity",
-        path_effects=[withStroke(linewidth=3.4, foreground=theme.paper)],
-    )
+    halo = [withStroke(linewidth=3.4, foreground=theme.paper)]
+    axes.axvline(m.capacity_bytes / 1e9, color=theme.ink, lw=1.4, gid="capacity", path_effects=halo)
     side = "right" if m.capacity_bytes / 1e9 > end / 2 else "left"
     axes.text(m.capacity_bytes / 1e9, 0.42, f" capacity {format_bytes(m.capacity_bytes)} ", ha=side, fontsize=7)
     axes.set(xlim=(0, end * 1.03), ylim=(-0.45, 0.62), xlabel="memory [GB]", yticks=[])
-    entries = [
-        Patch(color=theme.tint(kind), label=f"{QUANTITIES[kind]} {format_bytes(size)}") for kind, size in parts.items()
-    ]
-    legend(axes, handles=entries)
+    told = {kind: f"{QUANTITIES[kind]} {format_bytes(size)}" for kind, size in parts.items()}
+    legend(axes, handles=[Patch(color=theme.tint(kind), label=words) for kind, words in told.items()])
     length = "these lengths" if estimate.load else "this length"
     verdict = f"room for batch {m.max_batch:,} at {length}" if m.fits else "DOES NOT FIT"
     axes.set_title(f"{shortened(frame.subject)}\n{format_bytes(m.total_bytes)} taken: {verdict}", pad=18)
-    words = ", ".join(f"{QUANTITIES[kind]} {format_bytes(size)}" for kind, size in parts.items())
-    return Picture(
-        "memory",
-        frame.title,
-        f"Memory of {estimate.model} on {estimate.gpu}: {words}, of {format_bytes(m.capacity_bytes)}; {verdict}.",
-        figure,
-        theme,
-    )
+    words = f"{', '.join(told.values())}, of {format_bytes(m.capacity_bytes)}; {verdict}."
+    return Picture("memory", frame.title, f"Memory of {estimate.model} on {estimate.gpu}: {words}", figure, theme)

@@ -20,6 +20,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.gridspec import GridSpec
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.text import Annotation
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from rooflinekit.decision.sensitivity.levers import Levers
@@ -193,6 +194,13 @@ def label_ticks(axis: Axis, names: Sequence[str]) -> None:
     """Names at 0, 1, 2, … without marks."""
     axis.set_ticks(range(len(names)), list(names))
     axis.set_tick_params(length=0)
+
+
+def note(axes: Axes, words: str, at: tuple[float, float], by: tuple[float, float], **look: object) -> Annotation:
+    """Small words so many points beside a place of the data."""
+    made = axes.annotate(words, at, by, textcoords="offset points", fontsize=6.5)
+    made.set(**look)
+    return made
 
 
 def legend(axes: Axes, **where: object) -> None:

@@ -315,25 +315,13 @@ def load_sweep(table: pd.DataFrame, theme: style.Theme) -> style.Picture:
         _scale(panel, drawn)
         if not len(drawn):
             panel.set_yticks([])
-            panel.annotate(
-                "no load can be sustained",
-                (0.5, 0.5),
-                xycoords="axes fraction",
-                ha="center",
-                bbox={"facecolor": panel.get_facecolor(), "edgecolor": "none"},
-            )
+            box = {"facecolor": panel.get_facecolor(), "edgecolor": "none"}
+            panel.annotate("no load can be sustained", (0.5, 0.5), xycoords="axes fraction", ha="center", bbox=box)
         goals = np.unique(pd.to_numeric(table[time], errors="coerce").dropna()) if time in table else np.array([])
         if len(goals) == 1 and goals[0] <= panel.get_ylim()[1]:  # all rows have the same objective
             panel.axhline(goals[0], color=theme.soft, lw=0.8, gid=f"objective {time}")
-            panel.annotate(
-                "objective",
-                (0.0, goals[0]),
-                (3, 2),
-                xycoords=("axes fraction", "data"),
-                fontsize=6.5,
-                textcoords="offset points",
-                color=theme.soft,
-            )
+            told = style.note(panel, "objective", (0.0, goals[0]), (3, 2), color=theme.soft)
+            told.xycoords = "axes fraction", "data"
     ends = [end for panel in panels for end in panel.get_xlim()]
     for panel in panels:
         panel.set_xlim(min(ends), max(ends))
@@ -401,14 +389,8 @@ def _legend(figure: Figure, panels: Sequence[Axes], lines: Sequence[SweepLine], 
         found.append(Line2D([], [], color=theme.ink, ls="", marker="o", mfc="none", ms=4.5, label=words))
     long = sum(len(str(mark.get_label())) + _MARK for mark in found) > _LETTERS
     columns = 3 if long else len(found)
-    figure.legend(
-        handles=found,
-        loc="upper left",
-        bbox_to_anchor=(0.005, 1.0 - _HEADING / _SIZE[1]),
-        ncols=columns,
-        columnspacing=1.4,
-        handlelength=1.8,
-    )
+    corner = {"loc": "upper left", "bbox_to_anchor": (0.005, 1.0 - _HEADING / _SIZE[1])}
+    figure.legend(handles=found, ncols=columns, columnspacing=1.4, handlelength=1.8, **corner)
     room = 1.0 - (-(-len(found) // columns) * _LINE + 0.08) / _SIZE[1]
     figure.set_layout_engine(ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06, wspace=0.04, rect=(0.0, 0.0, 1.0, room)))
 
@@ -474,10 +456,8 @@ def pareto(table: pd.DataFrame, theme: style.Theme) -> style.Picture:
         own = fronts[kind]
         best = own[own.index.isin(front.index)]
         marked = own.iloc[:: -(-len(own) // _LABELLED)] if best.empty else best.iloc[:: -(-len(best) // _LABELLED)]
-        labels += [
-            Label(f"{row[axis]:g}", float(row[x]), float(row[y]), theme.legible(color), 6.0)
-            for _, row in marked.iterrows()
-        ]
+        ink = theme.legible(color)
+        labels += [Label(f"{row[axis]:g}", float(row[x]), float(row[y]), ink, 6.0) for _, row in marked.iterrows()]
     place(axes, labels)
     words = f"{len(front)} of {len(rows)} rows are on the front of {_TITLES[y]} and speed of a user."
     return style.Picture("pareto", frame.title, words, figure, theme)
@@ -504,15 +484,8 @@ def interactivity_table(table: pd.DataFrame, theme: style.Theme) -> style.Pictur
             ratio = f"  x {cell / cells.iloc[0]:.2f}" if column and not np.isnan(cells.iloc[0]) else ""
             if cell == best:
                 axes.barh(row, 0.96, left=column - 0.48, height=0.9, color=color, lw=0, gid=f"best {speed:g}")
-            axes.text(
-                column,
-                row,
-                f"{three(float(cell))}{ratio}",
-                ha="center",
-                va="center",
-                fontsize=7,
-                color=theme.on(color) if cell == best else theme.ink,
-            )
+            words, ink = f"{three(float(cell))}{ratio}", theme.on(color) if cell == best else theme.ink
+            axes.text(column, row, words, ha="center", va="center", fontsize=7, color=ink)
     axes.set(xlim=(-0.5, len(names) - 0.5), ylim=(len(found) - 0.5, -0.5))
     axes.grid(visible=False)
     axes.xaxis.set_ticks_position("top")

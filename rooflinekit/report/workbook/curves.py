@@ -128,12 +128,9 @@ def likely(found: Mapping[str, Cell], name: str, limit: Cell) -> Cell:
 
 def _around(column: tuple[str, Sequence[float]], below: Cell) -> tuple[Cell, Cell]:
     """The entries of a range at a place, and at the next."""
-    area, values = column
-    place = int(below.value)
-    return (
-        function(f"INDEX({area},{{0}})", values[place - 1], below),
-        function(f"INDEX({area},{{0}}+1)", values[place], below),
-    )
+    (area, values), place = column, int(below.value)
+    here = function(f"INDEX({area},{{0}})", values[place - 1], below)
+    return here, function(f"INDEX({area},{{0}}+1)", values[place], below)
 
 
 def write_curves(

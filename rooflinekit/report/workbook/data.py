@@ -73,9 +73,8 @@ def write_gpus(book: Book, offers: WorkbookOffers) -> None:
 def price_of(offers: WorkbookOffers, inputs: Inputs, row: Cell, rival: Rival) -> Cell:
     """Price of an accelerator in a row of the sheet GPUs: yours for it, yours for all, or the quote; 0: not known."""
     own = Cell(f"INDEX({lists(offers, _YOURS)},{row.text})", "" if rival.usd is None else rival.usd)
-    quote = Cell(
-        f"INDEX({lists(offers, _YOURS + 1)},{row.text})", rival.gpu.price.usd_per_hour if rival.gpu.price else 0.0
-    )
+    quoted = rival.gpu.price.usd_per_hour if rival.gpu.price else 0.0
+    quote = Cell(f"INDEX({lists(offers, _YOURS + 1)},{row.text})", quoted)
     return when(own > 0.0, own, when(inputs["price"].equals(""), quote, inputs["price"]))
 
 
@@ -91,13 +90,11 @@ def write_constants(book: Book, offers: WorkbookOffers, chosen: Mapping[str, Seq
     The first is what all sheets show.
     """
     parameters, tables = list(offers.merge.parameters.values()), Tables()
-    columns = [
-        [
-            float(tables.place(value) if isinstance(value, NodeTable) else literal(float(value)).value)
-            for value in each.values
-        ]
-        for each in parameters
-    ]
+
+    def number(value: NodeTable | float) -> float:
+        return float(tables.place(value) if isinstance(value, NodeTable) else literal(float(value)).value)
+
+    columns = [list(map(number, each.values)) for each in parameters]
     known, uses = _write_deployments(book, offers, columns), dict[Symbol, str]()  # the first kernel of each constant
     for node, (step, kernel, _) in offers.merge.named.items():
         for part in reachable([node]):
@@ -106,19 +103,16 @@ def write_constants(book: Book, offers: WorkbookOffers, chosen: Mapping[str, Seq
     sheet = book.sheet("Constants")
     sheet.page.set_column(3, 2 + len(chosen), 24)
     heads = ("combination", "row (0: no such combination)", "why it cannot be run", "can be run", "evidence")
-    for number, text in enumerate((*heads, *LOADED.values())):
-        sheet.put(HEAD + 1 + number, 0, text)
-    for number, parameter in enumerate(parameters):
-        sheet.put(_CONSTANTS + number, 0, f"p{number + 1}")
+    for row, text in enumerate((*heads, *LOADED.values()), HEAD + 1):
+        sheet.put(row, 0, text)
+    for place, parameter in enumerate(parameters):
+        sheet.put(_CONSTANTS + place, 0, f"p{place + 1}")
         meaning = parameter.quantity.meaning if parameter.quantity else ""
-        sheet.put(_CONSTANTS + number, 1, ": ".join(filter(None, (uses.get(parameter.node), meaning))))
+        sheet.put(_CONSTANTS + place, 1, ": ".join(filter(None, (uses.get(parameter.node), meaning))))
     sheet.heads(HEAD, ("", "", *chosen))
-    found = {}
+    found, nodes = {}, [(entry.node, values) for entry, values in zip(parameters, columns, strict=True)]
     for column, (name, cells) in enumerate(chosen.items(), 2):
-        lines = _Lookup(sheet, column, known, offers)
-        found[name] = lines.constants(
-            cells, [(entry.node, values) for entry, values in zip(parameters, columns, strict=True)], tables
-        )
+        found[name] = _Lookup(sheet, column, known, offers).constants(cells, nodes, tables)
     return found
 
 

@@ -76,10 +76,8 @@ def _checks(lines: Lines, cells: Mapping[str, Cell], offers: WorkbookOffers, pla
     wrong = lines.add("wrong", "Wrong with the cells above", told, "", "text")
     asked = planned.load(next(iter(offers.runs.values())))
     played = ", ".join(f"{name} {getattr(planned, name):g}" for name in PLAYED)
-    draws = (
-        f"seed {asked.seed}, {asked.counted} requests at each rate, more where many are in flight, all but the first "
-    )
-    draws += "fifth of them counted"
+    more = "more where many are in flight, all but the first fifth of them counted"
+    draws = f"seed {asked.seed}, {asked.counted} requests at each rate, {more}"
     lines.add("played_for", "Loads were played for", played, "", "text")
     lines.add("played_with", "as `estimate --rate` does, with", draws, "", "text")
     same = [cells[name].equals(float(getattr(planned, name))) for name in PLAYED]

@@ -97,16 +97,9 @@ class LoadPiece(NamedTuple):
         """Question to `plan` for this deployment alone."""
         budgets, limits = ((self.scenario[key],) if key in self.scenario else () for key in _SETTINGS)
         space = Space((self.gpu,), token_budgets=budgets, max_num_seqs=limits)
-        return PlanQuestion(
-            self.model,
-            self.demand,
-            self.slo,
-            space,
-            Reserve(self.headroom),
-            Tariff({}),
-            self.scenario.get("calibration"),
-            self.confidence,
-        )
+        reserve, calibration = Reserve(self.headroom), self.scenario.get("calibration")
+        asked = (self.model, self.demand, self.slo, space, reserve, Tariff({}))
+        return PlanQuestion(*asked, calibration, self.confidence)
 
 
 def play_ladders(pieces: Sequence[LoadPiece], workers: int = 1) -> Iterator[Ladder]:
@@ -172,11 +165,9 @@ def _rung(found: LoadPlay, spans: Sequence[float], sure: Sequence[tuple[float, f
 def _spans(plays: Sequence[LoadPlay]) -> list[list[float]]:
     """Ends of the 90 % intervals of TTFT and TPOT over their means: played at some rungs, straight between them."""
     some = [plays[at] for at in sorted({min(at, len(plays) - 1) for at in _SPANNED})]
-    ends = [
-        [float(end / time.expected) for time in found.times()[:2] for end in (time.low, time.high)] for found in some
-    ]
+    times = (found.times()[:2] for found in some)
+    ends = [[float(end / time.expected) for time in both for end in (time.low, time.high)] for both in times]
     rates, known = [found.rate for found in plays], [found.rate for found in some]
-    spans: list[list[float]] = np.transpose(
-        [np.interp(rates, known, each) for each in zip(*ends, strict=True)]
-    ).tolist()
+    between = [np.interp(rates, known, each) for each in zip(*ends, strict=True)]
+    spans: list[list[float]] = np.transpose(between).tolist()
     return spans

@@ -83,8 +83,8 @@ class Sheet:
         for column in range(width):
             self.put(row, column, "" if column else title, "section")
 
-    def laid_out(self, says: Mapping[str, Any]) -> Sheet:
-        """The sheet as its row of sheet.yaml has it."""
+    def laid_out(self, says: Mapping[str, Any]) -> None:
+        """Make the sheet as its row of sheet.yaml has it."""
         self.put(0, 0, says["title"], "title")
         self.put(1, 0, says["note"].format(shares=", ".join(f"{share:.0%}" for share in SHARES)), "note")
         column = 0
@@ -101,7 +101,6 @@ class Sheet:
             self.page.set_row(HEAD, says["head"])
         if "freeze" in says:
             self.page.freeze_panes(*says["freeze"])
-        return self
 
     @property
     def prefix(self) -> str:
@@ -122,14 +121,10 @@ class Book:
     def of(cls, file: Workbook) -> Book:
         """All sheets, still empty."""
         looks = {name: file.add_format({"font_name": "Calibri", **style}) for name, style in TABLES["styles"].items()}
-        return cls(
-            file,
-            looks,
-            {
-                name: Sheet(name, file.add_worksheet(name, PlainWorksheet), looks).laid_out(says)
-                for name, says in TABLES["sheets"].items()
-            },
-        )
+        sheets = {name: Sheet(name, file.add_worksheet(name, PlainWorksheet), looks) for name in TABLES["sheets"]}
+        for name, sheet in sheets.items():
+            sheet.laid_out(TABLES["sheets"][name])
+        return cls(file, looks, sheets)
 
     def sheet(self, name: str) -> Sheet:
         """The sheet of that name."""

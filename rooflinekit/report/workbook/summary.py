@@ -43,10 +43,8 @@ def _table(book: Book, sheet: Sheet, row: int, title: str, lines: Sequence[Seque
 
 def _sentence(book: Book) -> Cell:
     """The answer in words."""
-    fleet, peak, year, ttft, tpot = (
-        book.named[f"out_{name}"]
-        for name in ("spelled", "peak_rate", "usd_year", "load_ttft_p95_ms", "load_tpot_p95_ms")
-    )
+    names = ("spelled", "peak_rate", "usd_year", "load_ttft_p95_ms", "load_tpot_p95_ms")
+    fleet, peak, year, ttft, tpot = (book.named[f"out_{name}"] for name in names)
     cost = when(known(year), joined(", for ", as_text(year), " USD a year"), ", at a price to be entered on sheet GPUs")
     felt = joined(". P95: first token ", as_text(ttft), " ms, then ", as_text(tpot, 1), " ms a token.")
     served = joined(book.named["in_model"], " on ", book.named["in_gpu"], ": ", fleet, " at ", as_text(peak, 2))

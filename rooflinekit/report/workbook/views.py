@@ -65,15 +65,10 @@ def _look(kind: str, number: int, head: str) -> dict[str, object]:
 def memory_chart(book: Book, sheet: Sheet, first: int, place: tuple[int, int]) -> None:
     """Four rows of a sheet one on top of the other."""
     chart = book.file.add_chart({"type": "column", "subtype": "stacked"})
+    categories = [sheet.name, first + 4, 0, first + 4, 0]
     for row in range(first, first + 4):
-        chart.add_series(
-            {
-                "name": [sheet.name, row, 0],
-                "values": [sheet.name, row, 1, row, 1],
-                "gap": 60,
-                "categories": [sheet.name, first + 4, 0, first + 4, 0],
-            }
-        )
+        series = {"name": [sheet.name, row, 0], "values": [sheet.name, row, 1, row, 1]}
+        chart.add_series(series | {"gap": 60, "categories": categories})
     chart.set_title({"name": "Memory of one GPU [GB]", "name_font": {"size": 12}})
     chart.set_y_axis({"num_format": "#,##0", "major_gridlines": _GRID})
     chart.set_legend({"position": "right"})
@@ -129,15 +124,8 @@ def write_results(book: Book, calculation: Calculation, point: PointResults) -> 
     lines.section("Memory of one GPU (the busiest)")
     first = lines.row
     for name, label, note in TABLES["memory"]:
-        value = point[f"memory.{name}_bytes"] / _GB
-        lines.add(
-            f"{name.removeprefix('kv_') if name == 'kv_pool' else name}_gb",
-            label,
-            shown(offered, value),
-            "GB",
-            "two",
-            note,
-        )
+        size, key = shown(offered, point[f"memory.{name}_bytes"] / _GB), "pool" if name == "kv_pool" else name
+        lines.add(f"{key}_gb", label, size, "GB", "two", note)
     note = "at this input and output length"
     lines.add("max_batch", "Largest batch", shown(offered, point["memory.max_batch"]), "sequences", "whole", note)
     memory_chart(book, sheet, first, (lines.row + 1, 0))

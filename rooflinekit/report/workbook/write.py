@@ -77,9 +77,8 @@ _FAILS = " misses its objective even without load"
 
 def fleet_status(calculation: Calculation) -> Cell:
     """FITS where requests have room; n/a where no load was played for the inputs."""
-    return views.status_of(
-        calculation, calculation.constants.load["places"] >= 1.0, calculation.inputs["stale"].equals("")
-    )
+    room, current = calculation.constants.load["places"] >= 1.0, calculation.inputs["stale"].equals("")
+    return views.status_of(calculation, room, current)
 
 
 def write_fleet(
@@ -98,9 +97,8 @@ def write_fleet(
     lines.add("slots", "Sequences at once", shown(curve.runs, load["places"]), "", "whole", "room in the cache")
     knee = shown(curve.runs, load["knee"])
     knee = lines.add("knee", "Knee: largest rate", knee, "1/s", "three", "of a full engine, by its steps")
-    lines.add(
-        "played", "Settings of the engine", shown(curve.runs, load["played"]), "", "text", "those that `plan` takes"
-    )
+    played = shown(curve.runs, load["played"])
+    lines.add("played", "Settings of the engine", played, "", "text", "those that `plan` takes")
     sure = f"{planned.confidence:.0%} confidence"
     note = f"at which P95 of TTFT and TPOT keep their objectives with {sure}; at most the last rate that was played"
     lines.add("capacity", "Capacity", shown(fleet.runs, curve.capacity), "1/s", "three", note)
@@ -109,10 +107,8 @@ def write_fleet(
     replicas = lines.add("replicas", "Replicas", fleet.replicas(inputs["headroom"]), "", "whole")
     runs = known(replicas)
     all_gpus = lines.add("gpus", "GPUs", shown(runs, replicas * gpus), "", "whole")
-    many = [
-        joined(count, when(count.equals(1.0), f" {each}", f" {each}s"))
-        for count, each in ((all_gpus, "GPU"), (replicas, "replica"))
-    ]
+    counts = ((all_gpus, "GPU"), (replicas, "replica"))
+    many = [joined(count, when(count.equals(1.0), f" {each}", f" {each}s")) for count, each in counts]
     spelled = joined(many[0], " (", many[1], " of ", gpus, ")")
     lines.add("spelled", "GPUs in words", shown(runs, spelled), "", "words")
     lines.add("utilisation", "Utilisation at the peak", shown(runs, peak / replicas / knee), "of the knee", "share")
