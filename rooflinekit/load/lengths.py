@@ -307,8 +307,10 @@ def spread_length(name: str, value: object, variation: object) -> str:
     >>> spread_length("isl", 900, 1.0), spread_length("isl", "uniform:1-9", None)
     ('lognormal:mean=900,cv=1.0', 'uniform:1-9')
 
-    Raises InputError for two variations.
+    Raises InputError for two variations, WorkloadError for a value that is no length.
     """
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise WorkloadError(f"{name} must be tokens or a distribution of lengths, not {value!r}")
     if not variation:
         return str(value)
     if isinstance(parse_length(str(value)), Fixed):

@@ -114,7 +114,7 @@ def test_requests_in_turn_come_the_more_evenly_the_more_replicas_there_are(cv: f
         ({"rate": 1, "users": 1}, "exclude each other"),
         ({"users": 2.5}, "users"),
         ({"rate": 1, "isl": "uniform:9-1"}, "backwards"),
-        ({"rate": 1, "isl": None}, "a length"),
+        ({"rate": 1, "isl": None}, "isl must be tokens or a distribution of lengths, not None"),
     ],
 )
 def test_traffic_that_makes_no_sense(asked: dict[str, Any], says: str) -> None:
