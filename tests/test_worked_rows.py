@@ -12,7 +12,7 @@ from rooflinekit.decision.planning.fleet import _spans
 from rooflinekit.estimation.estimator import resolve
 from rooflinekit.load.answer import AskedLoad, play_load, scene_for
 from rooflinekit.load.lengths import Fixed
-from rooflinekit.load.scene import Scheduler, _with_prompts
+from rooflinekit.load.scene import Scheduler, _encoded
 from rooflinekit.load.table import constant_table
 from rooflinekit.model.cache import _state_bytes
 from rooflinekit.model.footprint import _step_buffer
@@ -245,7 +245,7 @@ def test_one_request_that_fits_is_one_that_runs():
 def test_prompts_that_take_longer_take_so_much_each():
     plain = constant_table(1.0).arrays[0]
     assert len(plain.encoded) == 0
-    assert list(_with_prompts(plain, 0.5).encoded) == [0.5 * n for n in range(len(plain.sequences))]
+    assert _encoded(plain, 0.5) == [0.5 * n for n in range(len(plain.sequences))]
 
 
 @pytest.mark.parametrize("told", ["on", "off"])

@@ -39,6 +39,7 @@ const NUMBERS = {
   flags: (n) => new Uint8Array(n),
   rows: (n, length) => Array.from({ length: n }, () => new Float64Array(length)),
   number_rows: (n, length) => Array.from({ length: n }, () => new Float64Array(length)),
+  draws: (seed, n) => Float64Array.from({ length: n }, (_, j) => first_draw(seed, j + 1)),
 };
 """
 

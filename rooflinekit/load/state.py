@@ -88,9 +88,7 @@ def new_state(  # noqa: PLR0913, PLR0917 - what there is to lay out
     for place in (HEAD, TAIL, HELD_HEAD, HELD_TAIL):
         counters[place] = NOBODY
     times = numbers(TIMES, 0.0)
-    draw = counts(n if rules.drafted else 0, 0)
-    if len(draw):
-        draw[:] = make.draws(seed, n)
+    draw = make.draws(seed, n if rules.drafted else 0)
     growing = rows(replicas, rules.block)
     return State(
         requests=n, sent=numbers(n, 0.0), queued=numbers(n, 0.0), begun=numbers(n, 0.0), first=numbers(n, -1.0),

@@ -360,7 +360,7 @@ def test_simulations_of_one_plan_share_a_table_and_those_of_another_do_not(plan_
     plan = plan_of("opt-125m")
     first = kept_table(plan, 8, 256, 1, 0)
     assert kept_table(plan, 8, 256, 1, 0) is first
-    assert kept_table(plan, 16, 256, 1, 0) is not first  # it has room for 8
+    assert kept_table(plan, 513, 256, 1, 0) is not first  # it has room for 512
     first = kept_table(plan, 8, 256, 1, 0)
     settings = plan.deployment.settings
     others = (

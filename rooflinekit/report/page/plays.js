@@ -40,7 +40,7 @@ function roomFor(count, value) {
   if (ROOM.used + count > ROOM.all.length) Object.assign(ROOM, { all: new Float64Array(2 * Math.max(ROOM.all.length, count)), used: 0 });
   return ROOM.all.subarray(ROOM.used, (ROOM.used += count)).fill(value);
 }
-const MAKERS = { numbers: roomFor, counts: roomFor, flags: (count) => roomFor(count, 0), rows: (count, length) => Array.from({ length: count }, () => roomFor(length, 0)), number_rows: (count, length) => Array.from({ length: count }, () => roomFor(length, 0)) };
+const MAKERS = { numbers: roomFor, counts: roomFor, flags: (count) => roomFor(count, 0), rows: (count, length) => Array.from({ length: count }, () => roomFor(length, 0)), number_rows: (count, length) => Array.from({ length: count }, () => roomFor(length, 0)), draws: LOOP.NUMBERS.draws };
 function played(clients, rules, [table, half]) {  // from an empty engine until the last request has ended; it holds until the next play
   ROOM.used = 0;
   const state = LOOP.new_state(rules, clients.isl.length, 0, 0, 0, MAKERS);
