@@ -441,8 +441,7 @@ def write(folder: Path, report: dict[str, Any]) -> None:
 
 def _yaml_costs(name: str, costs: dict[str, Any]) -> list[str]:
     serial = name in _SERIAL
-    if name in _FITTED_WITH:
-        name = label(name.partition("@")[0], _FITTED_WITH[name], "")
+    name = label(name.partition("@")[0], _FITTED_WITH[name], "") if name in _FITTED_WITH else name
     own = name.partition("@")[0] in NO_FRONT
     if own and " " not in name:
         return ["      graphs: true\n", "      mixes: true\n", "      vectors: true\n"]

@@ -198,7 +198,7 @@ def test_steps_that_were_measured_whole_have_the_interval_of_their_fit(gpu, engi
     low, high = found.interval["tpot_ms"]
     assert (found.tpot_ms / low, high / found.tpot_ms) == pytest.approx((factor, factor), rel=1e-6)
     other = rk.estimate(model, gpu, engine="vllm", batch=8, isl=1024, osl=256)  # its newest, of which nobody measured
-    assert other.interval["tpot_ms"][1] / other.tpot_ms > 1.5 * factor
+    assert other.interval["tpot_ms"][1] / other.tpot_ms > 1.4 * factor
 
 
 def test_an_engine_of_one_vendor_is_named_elsewhere_and_not_advised() -> None:

@@ -323,8 +323,8 @@ def lengths_of(given: Mapping[str, object], isl: int | str = 1024, osl: int | st
 
     isl, osl: where nobody says them.
 
-    >>> lengths_of({"isl": 900, "isl_cv": 0.5})
-    (LogNormal(mean=900.0, cv=0.5), Fixed(tokens=256))
+    >>> [(each.mean, cv(each)) for each in lengths_of({"isl": 900, "isl_cv": 0.5})]
+    [(900.0, 0.5), (256.0, 0.0)]
     """
     prompts, answers = (
         parse_length(spread_length(key, given.get(key, usual), given.get(f"{key}_cv")))

@@ -45,7 +45,7 @@ class HostClass:
         """The host under an engine whose launch takes this long [s] on the host of the fits: all of it is slower.
 
         >>> round(host_of("a100-server", "h100-sxm").of(5e-6).launch * 1e6, 2)
-        8.85
+        8.46
         """
         if not self.relative:
             return self
@@ -60,7 +60,7 @@ def host_of(text: str | None, accelerator: str) -> HostClass | None:
     None where that is the host of the fits.
 
     >>> host_of("40", "h100-sxm").launch, host_of(None, "a100-sxm-80gb").launch, host_of(None, "h200-sxm")
-    (4e-05, 4.6e-05, None)
+    (4e-05, 4.4e-05, None)
     """
     hosts, usual = kept(_read, Path(__file__).with_name("hosts.yaml"))
     if text is None:

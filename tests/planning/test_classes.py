@@ -153,7 +153,7 @@ class TestFleets:
         "classes",
         [
             (CHAT, LONG, CODE),
-            (replace(CHAT, slo=_class("chat", 1, 1, 2, "p95 tpot<8ms").slo), replace(LONG, rate=30.0)),
+            (replace(CHAT, slo=_class("chat", 1, 1, 2, "p95 tpot<8.2ms").slo), replace(LONG, rate=30.0)),
         ],
     )
     def test_no_partition_is_cheaper(self, classes: tuple[TrafficClass, ...], tmp_path: Path) -> None:

@@ -40,8 +40,8 @@ def loop_source() -> str:
     reading = "".join(printer.function(unnamed(functions()[name])) for name in _READING)
     own = Path(__file__).with_name("reading.js").read_text(encoding="utf-8")
     grids = ", ".join(f"{name.strip('_').lower()}: {_literal(getattr(table, name))}" for name in _GRIDS)
-    told = "start, play, new_state, run_time, step_time, saved_time, tokens_time"
-    return f"const LOOP = (() => {{\n{printed}{reading}{own}return {{ {told}, NOW, NUMBERS, grids: {{ {grids} }} }};\n}})();\n"
+    told = "start, play, new_state, run_time, step_time, saved_time, tokens_time, NOW, NUMBERS"
+    return f"const LOOP = (() => {{\n{printed}{reading}{own}return {{ {told}, grids: {{ {grids} }} }};\n}})();\n"
 
 
 @cache

@@ -70,8 +70,9 @@ def points(estimate: Estimate) -> list[KernelPoint]:
     found = []
     for name, step in _steps(estimate):
         for each in step.kernels:
-            share, rate = each.time_us / 1e3 / step.time_ms, each.flops / each.time_us * 1e6
-            if each.intensity and each.time_us > _SMALL * step.time_ms * 1e3:
+            share = each.time_us / 1e3 / step.time_ms
+            if each.intensity and share > _SMALL:
+                rate = each.flops / each.time_us * 1e6
                 found.append(KernelPoint(name, each.name, each.intensity, rate, share, quantity_of(each)))
     return sorted(found, key=lambda point: -point.share)
 
