@@ -192,8 +192,8 @@ def test_the_bound_has_no_interval(tmp_path):
         ("gemm.csv", "gpu,engine,dtype,m,n,latency_us\nh100-sxm,vllm,bf16,1,1,1\n", "column k"),
         ("mine.csv", "gpu,engine,m,n,k,latency_us\nh100-sxm,vllm,1,1,1,1\n", "no column 'op'"),
         ("mine.csv", "op,gpu,engine,latency_us\nfft,h100-sxm,vllm,1\n", "'fft'"),
-        ("gemm.csv", "", "cannot be read"),
-        ("gemm.parquet", "no parquet", "cannot be read"),
+        ("gemm.csv", "", "is no table that can be read"),
+        ("gemm.parquet", "no parquet", "is no table that can be read"),
     ],
 )
 @pytest.mark.parametrize("command", ["accuracy", "calibrate"])
