@@ -36,8 +36,11 @@ _NOT_BOARDS = re.compile(r"wall|outlet|psu|node|server|system|host|chassis|rack|
 """Kinds of power that hold more than accelerators."""
 _UNSAID = {"", "nan", "none", "null", "n/a", "na", "-", "auto", "default", "unknown"}
 _NAMES = {"tensorrt-llm": "trtllm", "ollama": "llama.cpp", "llama-cpp": "llama.cpp", "llama-bench": "llama.cpp"}
-_RELEASES = {"vllm": {"2023": "0.2", "2024": "0.6"}, "trtllm": {"2023": "0.7", "2024": "0.16"}}
-_RELEASES |= {"sglang": {"2024": "0.4"}}
+_RELEASES = {
+    "vllm": {"2023": "0.2", "2024": "0.6"},
+    "trtllm": {"2023": "0.7", "2024": "0.16"},
+    "sglang": {"2024": "0.4"},
+}
 """The last release of a year, for rows that say no more."""
 _OSL = 256.0
 """Tokens out where a row does not say: each then sees half as many keys more."""

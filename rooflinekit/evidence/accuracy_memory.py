@@ -46,8 +46,14 @@ _STAND_IN = "h100-sxm"  # of an accelerator that nobody knows, whose memory the 
 _LABEL, _VISIBLE = re.compile(r"(\d+) ?GB"), 0.985  # GiB that CUDA shows for one of the label
 _DESCRIBED = {"64-layer GDN hybrid": "qwen3.5-27b", "7B MHA Llama-class": "llama-2-7b"}  # names that were held back
 
-_WEIGHTS = {"fp8-block": Dtype.FP8_BLOCK, "fp8": Dtype.FP8, "int8": Dtype.INT8, "bnb-4bit": Dtype.INT4_G64}
-_WEIGHTS |= dict.fromkeys(("awq", "gptq", "4-bit", "int4", "w4a16"), Dtype.INT4) | {"nvfp4": Dtype.NVFP4}
+_WEIGHTS = {
+    "fp8-block": Dtype.FP8_BLOCK,
+    "fp8": Dtype.FP8,
+    "int8": Dtype.INT8,
+    "bnb-4bit": Dtype.INT4_G64,
+    **dict.fromkeys(("awq", "gptq", "4-bit", "int4", "w4a16"), Dtype.INT4),
+    "nvfp4": Dtype.NVFP4,
+}
 
 _ROOM = 1024  # accelerators that a system may join: what fits does not depend on its links
 

@@ -114,8 +114,12 @@ different prompts that are sent again and again, how long it sends [s], and requ
 an earlier run left in the cache.
 """
 _TEXTS = ("weight_dtype", "kv_dtype", "engine_version", "source_key", "source", "tier", "notes")
-_OPTIONAL: dict[str, Any] = dict.fromkeys((*CLIENT, "rate"), math.nan) | dict.fromkeys(_COUNTS, 1) | {"n_gpus": None}
-_OPTIONAL |= dict.fromkeys(_TEXTS, "")
+_OPTIONAL: dict[str, Any] = {
+    **dict.fromkeys((*CLIENT, "rate"), math.nan),
+    **dict.fromkeys(_COUNTS, 1),
+    **dict.fromkeys(_TEXTS, ""),
+    "n_gpus": None,
+}
 
 # More cards than a bridge joins were in a server without bridges.
 _BOXES = {"a100-pcie-80gb": "a100-pcie-box", "a100-pcie-40gb": "a100-pcie-box", "h100-pcie": "h100-pcie-box"}

@@ -90,9 +90,12 @@ def _every(row: RivalQuestion, times: tuple[float, float, float], total: float, 
 
 
 _ALIKE = ("h100-sxm", "h200-sxm", "b200-sxm", "b300-sxm", "gb200", "l40s")
-_SYSTEMS = {name: name.replace("-", "_") for name in _ALIKE}
-_SYSTEMS |= {"a100-sxm-80gb": "a100_sxm", "a100-pcie-80gb": "a100_pcie"}
-_SYSTEMS |= {"rtx-pro-6000-blackwell": "rtx_pro_6000_server"}
+_SYSTEMS = {
+    **{name: name.replace("-", "_") for name in _ALIKE},
+    "a100-sxm-80gb": "a100_sxm",
+    "a100-pcie-80gb": "a100_pcie",
+    "rtx-pro-6000-blackwell": "rtx_pro_6000_server",
+}
 _PATHS = {
     "llama-3.1-405b": "meta-llama/Meta-Llama-3.1-405B",
     "mixtral-8x7b": "mistralai/Mixtral-8x7B-v0.1",
