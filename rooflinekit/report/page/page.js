@@ -17,7 +17,7 @@ function tiles(view) {
     tile(asTime(times.tpot.time), named(`time per token (TPOT)${load ? ", mean" : ""}`), middle("tpot", asTime) + range(times.tpot), would), ...(DATA.pool ? [] : [first]),
     tile(`${three(times.rateUser)} tok/s`, "each user", `${middle("tpot", (time) => three(1 / time))}${three(times.rateEach)} each ${nounOf(at.gpu)}${load ? "" : ", prompts included"}`, would), ...running,
     ...(priceOf(view) && priced ? [tile(asDollars(dollars(view)), "price of 1M output tokens", `at $${priceOf(view)[0]} an hour for each ${nounOf(at.gpu)}`)] : []),
-    ...(energy && priced ? [tile(asEnergy(energy.joules), "energy of a token at the boards", `each ${nounOf(at.gpu)} at ${three(energy.watts)} W`)] : []), fit);
+    ...(energy && priced ? [tile(asEnergy(energy.joules), "energy a token (boards)", `each ${nounOf(at.gpu)} at ${three(energy.watts)} W`)] : []), fit);
 }
 const priceOf = (view) => OFFERS.gpus[view.at.gpu]?.price, dollars = (view) => priceOf(view)[0] / 3600 / felt(view).rateEach * 1e6;  // of output tokens, prompts included
 function headlineOf(view) {  // the answer in one sentence; the numbers are those of the tiles
