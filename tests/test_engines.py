@@ -149,6 +149,7 @@ def test_quantiles_of_errors_are_seven_that_rise(tmp_path, monkeypatch, value, w
     ("qwen3-next-80b-a3b", "sglang@0.5.5", {}, 0.0), ("qwen3-next-80b-a3b", "sglang", {}, 0.0),
     ("qwen3-next-80b-a3b", "vllm", {}, 0.0),
     ("qwen3-next-80b-a3b", "sglang@0.5.13", {"prefix_caching": "off"}, 0.0), ("qwen3-32b", "sglang@0.5.13", {}, 0.0),
+    ("qwen3-next-80b-a3b", "sglang@0.5.13", {"async_scheduling": "on"}, 0.0),
 ])  # fmt: skip
 def test_recurrent_states_in_the_cache_turned_the_overlap_scheduler_off(model, engine, told, more):
     """SGLang 0.5.6 to 0.5.13 say so at start-up; a decode step then took 0.74 ms more (the median of three)."""

@@ -689,9 +689,13 @@ def make_plan(
 
 
 def runs_serially(engine: Engine, deployment: Deployment, operations: Iterable[Operation]) -> bool:
-    """True if the host prepares no step beside another because the prefix cache holds recurrent states."""
+    """True if the host prepares no step beside another because the prefix cache holds recurrent states.
+
+    An engine that was told how to schedule does what it was told.
+    """
     states = any(isinstance(operation, StateUpdate | ShortConvolution) for operation in operations)
-    return engine.serial_states and states and deployment.settings.prefix_caching != "off"
+    cached, settings = engine.serial_states and states, deployment.settings
+    return cached and settings.prefix_caching != "off" and settings.async_scheduling is None
 
 
 def _as_fitted(engine: Engine, system: System, calibration: Calibration | None, precision: Precision) -> Engine:
