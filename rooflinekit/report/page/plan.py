@@ -117,9 +117,9 @@ def plan_cards(plan: PlanPart) -> str:
     """Places for charts, and why the others lost."""
     rows = list[tuple[object, ...]]()
     for place, each in enumerate(plan["candidates"]):
-        title, gpus, usd, million, verdict = _candidate(each, place).values()
-        rounded = float(f"{million:.3g}") if million else million
-        rows.append((title, gpus, usd, rounded, each.get("evidence"), _least(each.get("probability") or {}), verdict))
+        row, known = _candidate(each, place), (each.get("evidence"), _least(each.get("probability") or {}))
+        million = float(f"{row['million']:.3g}") if row["million"] else row["million"]
+        rows.append((row["title"], row["gpus"], row["usd"], million, *known, row["verdict"]))
     head = ("candidate", "GPUs", "$/h", "$ per million tokens", "evidence", "all objectives hold", "verdict")
     losses = table(("not a candidate", "why"), [(entry["what"], entry["why"]) for entry in plan.get("refused", ())])
     refused = f"<details><summary>Candidates that cannot serve the traffic</summary>{losses}</details>"
