@@ -277,6 +277,8 @@ def _resolve(setup: dict[str, Any], server: ServerFlags, source: str, calibratio
     if server.tp:
         pp, tp = pp * tp // server.tp, server.tp
         degrees |= {"tp": tp, "pp": pp}
+    if server.expert_parallel:
+        degrees["ep"] = tp
     if server.attention_dp and dp == 1:
         degrees |= {"tp": 1, "dp": tp}
     scenario = degrees | {"microbatches": pp} | server.settings
@@ -285,7 +287,7 @@ def _resolve(setup: dict[str, Any], server: ServerFlags, source: str, calibratio
         scenario["activations"] = parse_dtype(server.activations)
     scenario |= {name: _setting(name, setup[name]) for name in SETTINGS if setup.get(name, "") != ""}
     dated = re.search(r"20\d\d(?:-\d\d)?", source)  # the year, or year and month, that a source names
-    version = engine_version_of(engine, setup["engine_version"] or (dated[0] if dated else ""))
+    version = engine_version_of(engine, setup["engine_version"] or server.version or (dated[0] if dated else ""))
     scenario |= {"engine": engine, "engine_version": version}
     deployment = read_deployment(scenario)
     gpus = _degree(setup["n_gpus"])

@@ -19,7 +19,10 @@ from rooflinekit.specs.section import Cites, Count, FileLayout, FileSection
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Conditions of a server rule; an empty one holds for all. `gpu` holds beginnings of accelerator names."""
+    """Conditions of a server rule; an empty one holds for all. `gpu` holds beginnings of accelerator names.
+
+    unversioned: rows that name no version of the engine.
+    """
 
     engine: str = ""
     model: str = ""
@@ -27,6 +30,7 @@ class Conditions:
     gpu: tuple[str, ...] = ()
     weights: str = ""
     version: str = ""
+    unversioned: bool = False
     isl: int = 0
     osl: int = 0
     ep: int = 0
@@ -39,7 +43,7 @@ class Conditions:
         """True if the rule holds for a deployment: engine, model, gpu, weights, version, tp, ep and dp."""
         same = all(getattr(self, key) in ("", facts[key]) for key in ("engine", "model", "weights", "version"))
         same &= all(getattr(self, key) in (0, facts[key]) for key in ("ep", "dp"))
-        same &= not 0 < self.tp_below <= facts["tp"]
+        same &= not 0 < self.tp_below <= facts["tp"] and not (self.unversioned and facts["version"])
         return same and (not self.gpu or facts["gpu"].startswith(self.gpu)) and self.experts in (None, facts["experts"])
 
     def loads(self, isl: Array, osl: Array, users: Array) -> NDArray[np.bool_]:
@@ -62,7 +66,8 @@ class ServerFlags:
     follow from memory and lengths, as trtllm-bench works them out; draft_tokens: that the model's own layers for
     several tokens (MTP) draft in a row; graph_sizes: to which decode steps are padded; attention_dp: whether each rank
     of `tp` has its own sequences in attention; tp: of the accelerators that the source counts as `tp`, those that share
-    layers (0: all); the others are stages of a pipeline.
+    layers (0: all); the others are stages of a pipeline; expert_parallel: whether all ranks of `tp` share out whole
+    experts, where the source does not count `ep`; version: of the engine, where the source names none.
     """
 
     when: Conditions
@@ -86,6 +91,8 @@ class ServerFlags:
     beside: Count = 0
     attention_dp: bool = False
     tp: Count = 0
+    expert_parallel: bool = False
+    version: str = ""
 
     @property
     def by_load(self) -> bool:

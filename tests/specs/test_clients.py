@@ -82,11 +82,12 @@ def settings_of(tmp_path, *rows):
 def test_the_tokens_of_a_step_are_those_of_the_script(tmp_path):
     """One prompt fits beside all users, in later scripts 8,192 tokens; gpt-oss has 20,000, SGLang 16,384 and 32,768."""
     trt = {"model": "deepseek-r1", "gpu": "h200-sxm", "tp": 8, "weight_dtype": "fp8_block", "concurrency": 100}
+    trt |= {"engine_version": "1.1.0rc2.post2"}
     b200 = trt | {"gpu": "b200-sxm", "engine_version": "1.2.0rc6.post2"}
     assert [budget for _, budget in settings_of(tmp_path, trt, trt | {"isl": 8192}, b200)] == [1216, 8384, 8192]
     oss = {"model": "gpt-oss-120b", "gpu": "b200-sxm", "weight_dtype": "mxfp4"}
     assert [budget for _, budget in settings_of(tmp_path, oss)] == [20000]
-    sglang = trt | {"engine": "sglang", "gpu": "b200-sxm"}
+    sglang = trt | {"engine": "sglang", "gpu": "b200-sxm", "engine_version": "0.5.9"}
     rows = sglang, sglang | {"weight_dtype": "nvfp4"}, sglang | {"tp": 4}
     assert {budget for _, budget in settings_of(tmp_path, *rows)} == {32768, 16384, 8192}
 
@@ -128,6 +129,33 @@ def test_accelerators_of_a_row_are_split_as_the_document_says(tmp_path):
     )
     assert (dense.tp, dense.pp, dense.dp, dense.microbatches) == (1, 4, 1, 4)
     assert (experts.tp, experts.pp, experts.dp) == (1, 1, 4)
+
+
+def test_rows_without_a_version_are_of_the_scripts_that_chose_degrees_by_users(tmp_path):
+    """DeepSeek-R1 in NVFP4, TensorRT-LLM, eight B200: whole experts from 16 users on, attention replicas at 256.
+
+    There prompts wait until every rank has one, 60 steps at the most (`timeout_iters`). A row with a version counts
+    its own degrees.
+    """
+    row = {"model": "deepseek-r1", "gpu": "b200-sxm", "tp": 8, "weight_dtype": "nvfp4"}
+    rows = [row | {"concurrency": users} for users in (8, 16, 256)] + [row | {"isl": 8192, "concurrency": 64}]
+    found = {}
+    for group in groups_of(tmp_path, *rows, row | {"concurrency": 16, "engine_version": "1.1.0rc2.post2"}):
+        plan = group.resolved.plan.deployment
+        for each in group.table.itertuples():
+            found[each.isl, each.concurrency, each.engine_version] = plan.tp, plan.dp, plan.ep, plan.settings.batch_wait
+        assert plan.engine_version == "1.1.0"
+    assert found == {
+        (1024, 8, ""): (8, 1, 1, 0),
+        (1024, 16, ""): (8, 1, 8, 0),
+        (1024, 256, ""): (1, 8, 8, 60),
+        (8192, 64, ""): (1, 8, 8, 60),
+        (1024, 16, "1.1.0rc2.post2"): (8, 1, 1, 0),
+    }
+
+
+def test_prompts_of_llama_under_tensorrt_llm_share_a_step_of_16384_tokens(tmp_path):
+    assert settings_of(tmp_path, {}, {"isl": 8192}) == [(2048, 16384)] * 2
 
 
 def test_the_cache_has_the_format_that_the_server_was_given(tmp_path):
