@@ -128,14 +128,6 @@ class AskedLoad:
         many = "user" if self.users == 1 else "users"
         return f"closed loop of {self.users} {many}, {self.counted:,} requests{means}"
 
-    def __post_init__(self) -> None:
-        """Raise WorkloadError for more requests than are played."""
-        if self.count > MOST:
-            raise WorkloadError(
-                f"{self.count:,} requests are too many for one answer; at most {MOST:,}: give --requests, or simulate "
-                "with --cells"
-            )
-
     @property
     def process(self) -> Process:
         """How requests come."""
@@ -507,6 +499,11 @@ def play_load(
     scheduler = scheduler or Scheduler(seed=asked.seed)
     scene = scene or scene_for(predictor, asked, scheduler)
     asked = asked.on(scene)
+    if asked.count > MOST:
+        raise WorkloadError(
+            f"{asked.count:,} requests are too many for one answer; at most {MOST:,}: give --requests, or simulate "
+            "with --cells"
+        )
     played = _played(scene, asked, asked.drawn)
     if not played.counted.any():
         longest = scene.limits.max_model_len or scene.blocks * scene.block

@@ -202,7 +202,7 @@ def test_the_protocol_of_a_load():
     assert AskedLoad(*lengths, rate=1.0, requests=300).filling == 0
     assert AskedLoad(*lengths, users=8, warmup=16).count == 96
     with pytest.raises(WorkloadError, match="at most"):
-        AskedLoad(*lengths, rate=1.0, requests=MOST + 1)
+        play_load(predictor("vllm"), AskedLoad(*lengths, rate=1.0, requests=MOST + 1))
 
 
 def test_a_crowded_open_loop_is_played_until_it_is_steady():

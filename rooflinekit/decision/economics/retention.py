@@ -28,7 +28,7 @@ from rooflinekit.estimation.options import OwnKeywords, keywords, part_of, read
 from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, Retention
 from rooflinekit.load.answer import AskedLoad, play_load
-from rooflinekit.load.scene import kv_capacity_tokens
+from rooflinekit.load.scene import CacheTier, kv_capacity_tokens
 from rooflinekit.model.graph.symbol import formula
 from rooflinekit.model.serving.flight import InFlight
 from rooflinekit.model.types.answer import Answer, Json
@@ -37,7 +37,7 @@ from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.units import GB
 from rooflinekit.simulation.reuse import Reuse, reuse_of
 from rooflinekit.simulation.simulate import pcie_bandwidth
-from rooflinekit.simulation.tiers import CacheTier, fill, read_tiers
+from rooflinekit.simulation.tiers import fill, read_tiers
 from rooflinekit.simulation.traces import Trace, load_trace
 from rooflinekit.version import __version__
 

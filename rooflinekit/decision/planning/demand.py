@@ -29,7 +29,7 @@ from rooflinekit.estimation.scenario import RequestClass
 from rooflinekit.load.answer import CROWD, STEADY, AskedLoad
 from rooflinekit.load.arrivals import Arrival, Drawn, Gamma, Process, Requests, generate
 from rooflinekit.load.lengths import Empirical, Fixed, Length, Longer, Uniform, cv, lengths_of, longer
-from rooflinekit.load.scene import kv_capacity_tokens
+from rooflinekit.load.scene import CacheTier, kv_capacity_tokens
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.batch import positive, whole_number
 from rooflinekit.model.types.errors import InputError, SpecError, WorkloadError, nearest_of
@@ -38,7 +38,7 @@ from rooflinekit.model.types.late import np
 from rooflinekit.simulation.reuse import Reuse, conversations, reuse_of
 from rooflinekit.simulation.sessions import SessionLaw, SessionSource, parse_sessions, session_trace
 from rooflinekit.simulation.simulate import pcie_bandwidth
-from rooflinekit.simulation.tiers import CacheTier, fill, read_tiers
+from rooflinekit.simulation.tiers import fill, read_tiers
 from rooflinekit.simulation.traces import Trace, load_trace
 from rooflinekit.specs.delimited import text_rows
 from rooflinekit.specs.files import read_yaml

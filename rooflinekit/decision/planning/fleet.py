@@ -31,14 +31,13 @@ from rooflinekit.load.curve import LoadCurve
 from rooflinekit.load.law import full_rate
 from rooflinekit.load.lengths import Fixed, cv
 from rooflinekit.load.played import Sample
-from rooflinekit.load.scene import Scene, Scheduler
+from rooflinekit.load.scene import CacheTier, Scene, Scheduler
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.serving.flight import InFlight, slots
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DoesNotFitError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.speculation import Speculation
-from rooflinekit.simulation.tiers import CacheTier
 from rooflinekit.specs.engines import server_setting
 
 _CLOSE = 1e-4  # relative: objectives that end a capacity this near to each other bind together
