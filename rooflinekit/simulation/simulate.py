@@ -80,14 +80,14 @@ _COUNTED = ("requests", "concurrency")  # options of which each cell has a share
 class SentLoad(AskedLoad):
     """A load whose requests are there, one by one.
 
-    sent: in order of time; most: tokens of the longest, None: as the laws of lengths have it; laws: whether these hold
-    of what is sent, else they have its means alone; duration: the run ends then, whatever is left [s].
+    sent: in order of time; most: tokens of the longest, None: as the laws of lengths have it; drawn_by: the laws by
+    which lengths were drawn, None: they are those of a trace; duration: the run ends then, whatever is left [s].
     """
 
     warmup: int | None = 0
     sent: Iterable[Arrival] = ()
     most: int | None = None
-    laws: bool = True
+    drawn_by: tuple[Length, Length] | None = None
     duration: float = math.inf
     sessions: SessionSource | None = None  #: in place of what is sent
     before: Iterable[tuple[int, Sequence[int]]] = ()  #: blocks of former requests by conversation, the latest last
@@ -189,7 +189,7 @@ def _by_loop(
     resolved: Resolved, load: SentLoad, setup: Scheduler, drawn: Drawn, seen: _Seen
 ) -> tuple[Books, dict[str, Any]]:
     predictor = resolved.predictor
-    isl, osl = (load.isl, load.osl) if load.laws else _means(drawn)
+    isl, osl = load.drawn_by or _means(drawn)
     counted = len(drawn.isl) - (load.filling if load.users else 0)
     scene = scene_of(predictor, setup, load.typical, load.longest, isl.mean)
     asked = replace(load, isl=isl, osl=osl, most=None, rate=None, requests=counted, source=lambda *_: drawn)
@@ -465,9 +465,9 @@ def _generated(
     at_once = min(process.size if isinstance(process, Burst) else asked.users or 1, asked.count)
     if at_once > _AT_ONCE:
         raise WorkloadError(f"{at_once:,} requests at once are too many to simulate; at most {_AT_ONCE:,}")
-    requests_of = Requests(asked.isl, asked.osl, _shares(given))
-    sent = generate(process, requests_of, asked.count, asked.seed)
-    return SentLoad(**vars(asked) | {"warmup": asked.filling, "sent": sent}), asked.count, tuple(_of_users(asked))
+    sent = generate(process, Requests(asked.isl, asked.osl, _shares(given)), asked.count, asked.seed)
+    load = SentLoad(**vars(asked) | {"warmup": asked.filling}, sent=sent, drawn_by=(asked.isl, asked.osl))
+    return load, asked.count, tuple(_of_users(asked))
 
 
 def _of_users(asked: AskedLoad) -> Iterator[str]:
@@ -490,9 +490,9 @@ def _refuse_cached(given: Keywords) -> None:
 def _traced(given: Keywords, asked: AskedLoad, images: int, _: object) -> tuple[SentLoad, int, tuple[str, ...]]:
     """Rows of a trace, at its times unless users wait for their answers, and of --isl and --osl where it has none."""
     trace = load_trace(Path(given["trace"]), given.get("clean", False))
-    sized, users, rate = trace.sized, asked.users, asked.rate
-    if not sized:
-        drawn = [*generate(Burst(len(trace)), Requests(*lengths_of(given)), len(trace), asked.seed)]
+    laws, users, rate = None if trace.sized else lengths_of(given), asked.users, asked.rate
+    if laws is not None:
+        drawn = [*generate(Burst(len(trace)), Requests(*laws), len(trace), asked.seed)]
         trace = replace(trace, isl=[each.isl for each in drawn], osl=[each.osl for each in drawn], sized=True)
     if users is not None and rate is not None:
         raise InputError("--concurrency is a closed loop and --rate an open one; give one of them")
@@ -501,11 +501,12 @@ def _traced(given: Keywords, asked: AskedLoad, images: int, _: object) -> tuple[
     sent = trace.arrivals(given.get("speed", 1.0), asked.requests)
     if users is not None:
         sent = (arrival._replace(time=0.0) for arrival in sent)
-    rows: dict[str, Any] = {} if not sized else {"isl": Empirical.of(trace.isl), "osl": Empirical.of(trace.osl)}
-    most = max(isl + osl for isl, osl in zip(trace.isl, trace.osl, strict=True))
+    isl, osl = Empirical.of(trace.isl), Empirical.of(trace.osl)
+    most = max(map(sum, zip(trace.isl, trace.osl, strict=True)))
     blocks = (trace.block_tokens or _PREFIX_TOKENS) if len(trace.blocks) else 0
-    rows |= {"warmup": asked.warmup or 0, "sent": sent, "most": most, "laws": not sized, "hash_tokens": blocks}
-    return SentLoad(**vars(asked) | rows), min(len(trace), asked.requests or len(trace)), trace.notes
+    rows = {"isl": isl, "osl": osl, "warmup": asked.warmup or 0}
+    load = SentLoad(**vars(asked) | rows, sent=sent, most=most, drawn_by=laws, hash_tokens=blocks)
+    return load, min(len(trace), asked.requests or len(trace)), trace.notes
 
 
 def _sessions(given: Keywords, asked: AskedLoad, most: int | None) -> tuple[SentLoad, tuple[str, ...]]:
@@ -518,9 +519,10 @@ def _sessions(given: Keywords, asked: AskedLoad, most: int | None) -> tuple[Sent
     seen = session_trace(made(rate=asked.rate or 1.0))
     isl, osl = (Empirical.of(each[seen.former :]) for each in (seen.isl, seen.osl))
     sessions = made(rate=asked.rate, users=asked.users, requests=asked.counted + warmup, warmup=warmup)
-    told = {"isl": isl, "osl": osl, "warmup": 0, "most": most, "sessions": sessions, "hash_tokens": BLOCK}
-    load = SentLoad(**vars(asked) | told, duration=given.get("duration", math.inf))
-    return load, law.cut(most, asked.osl.mean)
+    load = SentLoad(
+        **vars(asked) | {"isl": isl, "osl": osl, "warmup": 0}, most=most, sessions=sessions, hash_tokens=BLOCK
+    )
+    return replace(load, duration=given.get("duration", math.inf)), law.cut(most, asked.osl.mean)
 
 
 def _dressed(load: SentLoad, given: Keywords) -> SentLoad:
@@ -707,7 +709,7 @@ def _idle(given: Keywords, load: SentLoad, setup: Scheduler) -> Iterator[str]:
     for name in told:
         if name in _WITH and not set(_WITH[name]) & set(told):
             yield f"{name} has no part here: it goes with {' or '.join(_WITH[name])}, which was not given"
-        alone = load.laws and name.startswith(("isl", "osl")), given.get("rate") and name == "burstiness"
+        alone = load.drawn_by and name.startswith(("isl", "osl")), given.get("rate") and name == "burstiness"
         if given.get("trace") and any(alone):
             continue  # of a trace that has times alone, or lengths
         for other in (each for each in _WITHOUT.get(name, ()) if given.get(each)):
