@@ -451,7 +451,8 @@ def _generated(
 ) -> tuple[SentLoad, int, tuple[str, ...]]:
     """Requests of the laws of lengths that come by a process, how many they are, and notes."""
     process = parse_process(given["arrivals"]) if "arrivals" in given else asked.process
-    usual, requests, warmup = asked.requests is None and "duration" not in given, asked.requests, asked.warmup or 0
+    requests, warmup, duration = asked.requests, asked.warmup or 0, given.get("duration", math.inf)
+    usual = requests is None and duration == math.inf
     if isinstance(process, ClosedLoop):
         asked = replace(asked, users=process.users, requests=process.prompts, warmup=process.warmup)
     elif isinstance(process, Gamma) and usual:

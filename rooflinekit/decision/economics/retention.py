@@ -23,7 +23,7 @@ from typing import Unpack
 
 from rooflinekit.decision.economics.price import quotes_of, usd_per_million
 from rooflinekit.decision.economics.token_prices import token_times
-from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
+from rooflinekit.estimation.estimator import Resolved, deploy
 from rooflinekit.estimation.options import OwnKeywords, keywords, part_of, read
 from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, Retention
@@ -148,7 +148,7 @@ def trace(
     memories: list[Retained] = []
     deployment = None
     if model is not None and reuse is not None:
-        resolved = resolve(model, gpu, read_deployment(part_of(given, DEPLOYMENT_KEYS)), given.get("calibration"))
+        resolved = deploy(model, gpu, given)
         deployment = about(resolved.plan) | {"gpus": resolved.plan.deployment.gpus, "tp": resolved.plan.deployment.tp}
         notes += resolved.warnings
         memories = _memories(resolved, seen, reuse, tiers, given)
