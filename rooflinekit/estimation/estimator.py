@@ -65,7 +65,7 @@ from rooflinekit.specs.hosts import host_of
 from rooflinekit.specs.power import power_provenance
 
 if TYPE_CHECKING:
-    from rooflinekit.load.answer import AskedLoad, LoadPlay
+    from rooflinekit.load.answer import Load, LoadPlay
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Question:
     calibration: str | None
     resolved: Resolved
     work: Workload
-    asked: AskedLoad | None = None  #: the load to be played
+    asked: Load | None = None  #: the load to be played
 
 
 @keywords(Scenario)
@@ -129,7 +129,7 @@ def ask(model: str | PathLike[str], gpu: str | PathLike[str], scenario: Mapping[
     return Question(model, gpu, calibration, resolved, read_workload(given, resolved.plan, load), load)
 
 
-def read_workload(given: Keywords, plan: Plan | None = None, load: AskedLoad | None = None) -> Workload:
+def read_workload(given: Keywords, plan: Plan | None = None, load: Load | None = None) -> Workload:
     """The batch that keywords describe; a distribution of lengths is its mean, of the load that was read if there is.
 
     Of a plan with images, their tokens come to those of each prompt's text.

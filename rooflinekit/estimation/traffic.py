@@ -9,7 +9,7 @@ from rooflinekit.estimation.scenario import LOAD_KEYS
 from rooflinekit.model.types.errors import InputError, WorkloadError
 
 if TYPE_CHECKING:
-    from rooflinekit.load.answer import AskedLoad
+    from rooflinekit.load.answer import Load
 
 VARIES = "{key}={law} varies from request to request; add concurrency (a closed loop) or rate"
 """Refusal of a law of lengths without a load."""
@@ -17,18 +17,18 @@ VARIES = "{key}={law} varies from request to request; add concurrency (a closed 
 _PROTOCOL = ("rate", "burstiness", "requests", "warmup", "seed")
 
 
-def load_of(given: Keywords, image_tokens: int = 0) -> AskedLoad:
+def load_of(given: Keywords, image_tokens: int = 0) -> Load:
     """The load by its options, whether they go together or not; image_tokens: what images add to each prompt."""
-    from rooflinekit.load.answer import AskedLoad  # noqa: PLC0415 - statistics take a while
+    from rooflinekit.load.answer import Load  # noqa: PLC0415 - statistics take a while
     from rooflinekit.load.lengths import lengths_of, longer  # noqa: PLC0415 - likewise
 
     isl, osl = lengths_of(given)
     told = part_of(given, _PROTOCOL) | {key: ms / 1e3 for key, ms in part_of(given, ("ttft", "tpot")).items()}
     told |= {"cached": float(given.get("cached", 0)), "prompts": given.get("seed_reuse", 0)}
-    return AskedLoad(longer(isl, image_tokens), osl, given.get("concurrency"), **told)
+    return Load(longer(isl, image_tokens), osl, given.get("concurrency"), **told)
 
 
-def read_load(given: Keywords, image_tokens: int = 0) -> AskedLoad | None:
+def read_load(given: Keywords, image_tokens: int = 0) -> Load | None:
     """Read what keywords say of traffic, to be played; None if no load is asked for.
 
     Args:

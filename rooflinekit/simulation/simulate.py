@@ -21,7 +21,7 @@ from rooflinekit.estimation.options import Keywords, OwnKeywords, keywords, numb
 from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, SPECULATION_KEYS, WORKLOAD_KEYS, SimulationOptions
 from rooflinekit.estimation.traffic import load_of
-from rooflinekit.load.answer import FILLING, STEADY, AskedLoad, LoadPlay, scene_for
+from rooflinekit.load.answer import FILLING, STEADY, Load, LoadPlay, scene_for
 from rooflinekit.load.arrivals import Arrival, Burst, ClosedLoop, Drawn, Gamma, Requests, generate, parse_process
 from rooflinekit.load.lengths import Empirical, Fixed, Length, lengths_of, spread_length
 from rooflinekit.load.policies import ROUTERS as LOOPED
@@ -77,7 +77,7 @@ _COUNTED = ("requests", "concurrency")  # options of which each cell has a share
 
 
 @dataclass(frozen=True)
-class SentLoad(AskedLoad):
+class SentLoad(Load):
     """A load whose requests are there, one by one.
 
     sent: in order of time; most: tokens of the longest, None: as the laws of lengths have it; drawn_by: the laws by
@@ -417,7 +417,7 @@ def make_load(
     given: Keywords,
     most: int | None = None,
     images: int = 0,
-    steady: Callable[[AskedLoad], AskedLoad] = lambda asked: asked,
+    steady: Callable[[Load], Load] = lambda asked: asked,
 ) -> tuple[SentLoad, tuple[str, ...]]:
     """Requests that the options of `simulate` describe, and notes for the reader.
 
@@ -447,7 +447,7 @@ def make_load(
 
 
 def _generated(
-    given: Keywords, asked: AskedLoad, _: int, steady: Callable[[AskedLoad], AskedLoad]
+    given: Keywords, asked: Load, _: int, steady: Callable[[Load], Load]
 ) -> tuple[SentLoad, int, tuple[str, ...]]:
     """Requests of the laws of lengths that come by a process, how many they are, and notes."""
     process = parse_process(given["arrivals"]) if "arrivals" in given else asked.process
@@ -471,7 +471,7 @@ def _generated(
     return load, asked.count, tuple(_of_users(asked))
 
 
-def _of_users(asked: AskedLoad) -> Iterator[str]:
+def _of_users(asked: Load) -> Iterator[str]:
     """Notes on a closed loop: users without a request, and users in step."""
     if asked.at_once < (asked.users or 0):
         yield FEWER.format(crowd=asked.at_once, users=asked.users)
@@ -488,7 +488,7 @@ def _refuse_cached(given: Keywords) -> None:
         raise WorkloadError(f"cached={cached} leaves nothing of isl={isl:g} to compute; use less")
 
 
-def _traced(given: Keywords, asked: AskedLoad, images: int, _: object) -> tuple[SentLoad, int, tuple[str, ...]]:
+def _traced(given: Keywords, asked: Load, images: int, _: object) -> tuple[SentLoad, int, tuple[str, ...]]:
     """Rows of a trace, at its times unless users wait for their answers, and of --isl and --osl where it has none."""
     trace = load_trace(Path(given["trace"]), given.get("clean", False))
     laws, users, rate = None if trace.sized else lengths_of(given), asked.users, asked.rate
@@ -510,7 +510,7 @@ def _traced(given: Keywords, asked: AskedLoad, images: int, _: object) -> tuple[
     return load, min(len(trace), asked.requests or len(trace)), trace.notes
 
 
-def _sessions(given: Keywords, asked: AskedLoad, most: int | None) -> tuple[SentLoad, tuple[str, ...]]:
+def _sessions(given: Keywords, asked: Load, most: int | None) -> tuple[SentLoad, tuple[str, ...]]:
     """Sessions at a rate of requests, or so many at a time; mean lengths are those of a thousand requests."""
     if part_of(given, ("arrivals", "trace")):
         raise InputError("sessions come at a --rate of requests, or --concurrency of them at a time")
@@ -664,7 +664,7 @@ def _of_cell(given: Keywords, setup: Scheduler, number: int) -> OwnKeywords:
     return own
 
 
-def _steady(predictor: Predictor, setup: Scheduler, asked: AskedLoad) -> AskedLoad:
+def _steady(predictor: Predictor, setup: Scheduler, asked: Load) -> Load:
     """The load with as many requests as an open loop needs on a deployment."""
     with room_for_one(predictor, asked.isl.mean, asked.osl.mean):
         return asked.on(scene_for(predictor, asked, setup))

@@ -41,7 +41,7 @@ from rooflinekit.estimation.scenario import (
     Protocol,
 )
 from rooflinekit.estimation.traffic import load_of, read_load
-from rooflinekit.load.answer import AskedLoad, play_load
+from rooflinekit.load.answer import Load, play_load
 from rooflinekit.load.lengths import Length
 from rooflinekit.model.cache import cache_law
 from rooflinekit.model.operating_point import Predictor
@@ -456,7 +456,7 @@ def _flat(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 class CostQuestion:
     """Lengths of requests, what runs at once, and the dialogues to price; counts in tokens."""
 
-    load: AskedLoad  #: arrivals at a rate, which are played; else users who share each step, or as many as fit
+    load: Load  #: arrivals at a rate, which are played; else users who share each step, or as many as fit
     utilisation: float
     pue: float
     carbon: tuple[float, str] | None
@@ -506,7 +506,7 @@ class CostQuestion:
         return asked
 
 
-def _arriving(given: Keywords) -> AskedLoad | None:
+def _arriving(given: Keywords) -> Load | None:
     """The arrivals to be played; without a rate None, and then no option may speak of them."""
     if given.get("rate") is None:
         for key in _PLAYED & given.keys():
@@ -518,7 +518,7 @@ def _arriving(given: Keywords) -> AskedLoad | None:
     return read_load(part_of(given, (*LOAD_KEYS, *WORKLOAD_KEYS)))
 
 
-def sequences_at(predictor: Predictor, load: AskedLoad) -> float:
+def sequences_at(predictor: Predictor, load: Load) -> float:
     """Sequences that share a decode step of a load, as it is played."""
     with room_for_one(predictor, load.isl.mean, load.osl.mean):
         played = play_load(predictor, load)

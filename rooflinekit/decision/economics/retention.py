@@ -27,7 +27,7 @@ from rooflinekit.estimation.estimator import Resolved, deploy
 from rooflinekit.estimation.options import OwnKeywords, keywords, part_of, read
 from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, Retention
-from rooflinekit.load.answer import AskedLoad, play_load
+from rooflinekit.load.answer import Load, play_load
 from rooflinekit.load.scene import CacheTier, kv_capacity_tokens
 from rooflinekit.model.graph.symbol import formula
 from rooflinekit.model.serving.flight import InFlight
@@ -195,7 +195,7 @@ def _memories(
     pool = kv_capacity_tokens(predictor, isl.mean + osl.mean, 1)
     hour = quotes_of([plan.system.accelerator], given.get("price")).hourly[plan.system.accelerator.name]
     second = None if hour is None else float(hour.usd_per_gpu_hour) * gpus / _HOUR
-    asked = AskedLoad(isl, osl, rate=rate) if rate else AskedLoad(isl, osl, users=1)
+    asked = Load(isl, osl, rate=rate) if rate else Load(isl, osl, users=1)
     times = token_times(predictor, InFlight(1.0, isl.mean, osl.mean))
     saved = max(float(times.input) - float(times.cached), 1e-30)
     share = reuse.share(pool)

@@ -25,7 +25,7 @@ from rooflinekit.decision.planning.objective import METRICS, Ends, Feels, Felt, 
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.estimation.options import part_of
 from rooflinekit.estimation.scenario import SPECULATION_KEYS
-from rooflinekit.load.answer import AskedLoad, LoadPlay
+from rooflinekit.load.answer import Load, LoadPlay
 from rooflinekit.load.arrivals import Drawn, Process
 from rooflinekit.load.curve import LoadCurve
 from rooflinekit.load.law import full_rate
@@ -168,7 +168,7 @@ class Replica:
         return demand.isl.mean * each / bandwidth if bandwidth else math.inf
 
 
-def _of_role(asked: AskedLoad, role: str) -> AskedLoad:
+def _of_role(asked: Load, role: str) -> Load:
     """Prompts up to their first token; or answers from the second on, of which each has one: prompts come computed."""
     if role == "serve":
         return asked

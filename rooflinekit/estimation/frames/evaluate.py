@@ -42,7 +42,7 @@ from rooflinekit.estimation.scenario import (
     Scenario,
 )
 from rooflinekit.estimation.traffic import VARIES, read_load
-from rooflinekit.load.answer import AskedLoad, play_load
+from rooflinekit.load.answer import Load, play_load
 from rooflinekit.load.lengths import parse_length
 from rooflinekit.model.graph import Pool, trace
 from rooflinekit.model.graph.arrays import Vectorised
@@ -276,7 +276,7 @@ def read_loads(scenarios: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(cells, index=pd.RangeIndex(len(scenarios)))
 
 
-def played_row(resolved: Resolved, work: Workload, asked: AskedLoad) -> tuple[dict[str, Numeric], str]:
+def played_row(resolved: Resolved, work: Workload, asked: Load) -> tuple[dict[str, Numeric], str]:
     """Answer of `estimate` to a load: numbers by column, and what its reader should know."""
     found = play_load(resolved.predictor, asked)
     ttft, tpot, e2e = found.times()
