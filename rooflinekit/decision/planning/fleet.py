@@ -25,20 +25,19 @@ from rooflinekit.decision.planning.objective import METRICS, Ends, Feels, Felt, 
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.estimation.options import part_of
 from rooflinekit.estimation.scenario import SPECULATION_KEYS
-from rooflinekit.load.answer import AskedLoad, LoadPlay
+from rooflinekit.load.answer import Load, LoadPlay
 from rooflinekit.load.arrivals import Drawn, Process
 from rooflinekit.load.curve import LoadCurve
 from rooflinekit.load.law import full_rate
 from rooflinekit.load.lengths import Fixed, cv
 from rooflinekit.load.played import Sample
-from rooflinekit.load.scene import Scene, Scheduler
+from rooflinekit.load.scene import CacheTier, Scene, Scheduler
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.serving.flight import InFlight, slots
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DoesNotFitError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.speculation import Speculation
-from rooflinekit.simulation.tiers import CacheTier
 from rooflinekit.specs.engines import server_setting
 
 _CLOSE = 1e-4  # relative: objectives that end a capacity this near to each other bind together
@@ -169,7 +168,7 @@ class Replica:
         return demand.isl.mean * each / bandwidth if bandwidth else math.inf
 
 
-def _of_role(asked: AskedLoad, role: str) -> AskedLoad:
+def _of_role(asked: Load, role: str) -> Load:
     """Prompts up to their first token; or answers from the second on, of which each has one: prompts come computed."""
     if role == "serve":
         return asked

@@ -19,7 +19,7 @@ from rooflinekit.decision.planning.replay import Replayed, needs_replay, replay
 from rooflinekit.decision.planning.search import Found, PlanQuestion, Refusal, longest_admitted, refused_fleet
 from rooflinekit.estimation.loaded import version_notes
 from rooflinekit.estimation.measuring import benchmark_commands
-from rooflinekit.load.answer import PER_USER, AskedLoad
+from rooflinekit.load.answer import PER_USER, Load
 from rooflinekit.load.lengths import Fixed, stretched
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.types.answer import Plain
@@ -321,7 +321,7 @@ def _run(question: PlanQuestion, part: Part, users: int, file: str) -> str | Non
     """The command that measures so many users into a file; None where no client of the engine writes one."""
     plan, demand = part.replica.predictor.plan, question.demand
     isl, osl, cached = (round(each) for each in (demand.isl.mean, demand.osl.mean, demand.cached))
-    load = AskedLoad(Fixed(isl), Fixed(osl), users=users, cached=float(cached))
+    load = Load(Fixed(isl), Fixed(osl), users=users, cached=float(cached))
     each = (run["command"] for run in benchmark_commands(plan, Workload(users, isl, osl), load))
     return next((_RESULT.sub(file, run) for run in each if _RESULT.search(run)), None)
 

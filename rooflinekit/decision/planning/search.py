@@ -29,6 +29,7 @@ from rooflinekit.decision.planning.objective import Objective, missed
 from rooflinekit.estimation.results import shares_by_cause
 from rooflinekit.load.compiled import prepare
 from rooflinekit.load.curve import SHARES
+from rooflinekit.load.scene import CacheTier
 from rooflinekit.model.types.answer import Plain
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DeploymentError, DoesNotFitError, DtypeError, WorkloadError
@@ -36,7 +37,6 @@ from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.model import MixtureOfExperts, Model
 from rooflinekit.model.types.units import percent, significant
 from rooflinekit.model.types.workload import Workload
-from rooflinekit.simulation.tiers import CacheTier
 from rooflinekit.specs import load_accelerator, load_model, load_system
 from rooflinekit.specs.calibration.evidence import EVIDENCE, evidence
 
