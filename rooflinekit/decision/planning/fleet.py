@@ -167,20 +167,23 @@ class Replica:
         return Replica(self.scenario | {"cached": int(kept.cached)}, self.resolved, self.room, kept)
 
     def outlook(self, demand: Demand, slo: Sequence[Objective]) -> float:
-        """Requests a second, about, at which the mean time of a token reaches its limit; nothing is played [1/s].
+        """Requests a second at which the mean time of a token reaches its limit at best; nothing is played [1/s].
 
-            λ = D/(n·t(D) + D·t_p)    n·TPOT = n·t(D) + D·t_p    D: sequences; n: decode steps; t_p: time of a prompt
+            TPOT = t(D) + t_p·max(min(q, 1), q/dp)    λ = D/(n·TPOT)    q = D/n
 
-        Every prompt is a step of its own, for which all attention replicas wait. It compares splits of one model.
+        D: sequences; n: decode steps of an answer; q: prompts that begin in a step, which is t_p longer by one of them
+        on any attention replica. Neither waits nor doubt of the times count.
         """
         predictor, dp, tokens = self.predictor, self.resolved.plan.deployment.dp, max(demand.osl.mean - 1.0, 1.0)
+        isl, context = max(demand.isl.mean - demand.cached, 1.0), demand.isl.mean + demand.osl.mean / 2.0
         limits = [each.limit / (tokens if each.metric == "e2el" else 1.0) for each in slo if each.metric != "ttft"]
-        counts = dp * np.array([1.0, 4.0, 16.0, 64.0, 256.0])
-        work = Workload(counts, max(demand.isl.mean, 1.0), 2.0, context=demand.isl.mean + demand.osl.mean / 2.0)
+        counts = np.array([1.0, *(dp * each for each in (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0))])
         given = predictor.draft.choice.tokens_per_pass if isinstance(predictor, SpeculativePredictor) else 1.0
-        prompt = float(self.resolved.plan.time(Batch.prefill(1.0, max(demand.isl.mean, 1.0))).expected)
-        token = predictor.decode_step(work).expected / given + counts * prompt / tokens
-        return float(np.interp(min(limits, default=math.inf), token, counts / (tokens * token)))
+        step = predictor.decode_step(Workload(np.maximum(counts, dp), isl, 2.0, context=context)).expected
+        prompt = max(float(self.resolved.plan.time(Batch.prefill(1.0, isl, demand.cached)).expected - step[0]), 0.0)
+        begun = counts * given / tokens
+        token = (step + prompt * np.maximum(np.minimum(begun, 1.0), begun / dp)) / given
+        return float(np.interp(min(limits, default=math.inf), token, counts / (tokens * token), left=0.0))
 
     def link_seconds(self, demand: Demand) -> float:
         """Time that the cache of a mean prompt takes to a decode replica [s]; infinite without a link.

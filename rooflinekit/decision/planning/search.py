@@ -378,7 +378,9 @@ def _beaten(question: PlanQuestion, base: Replica, fewer: int, found: Found) -> 
     """
 
     def misses(replica: Replica) -> bool:
-        return question.misses(question.bearer(replica), fewer, _sureness(question, base), 1.0 / _SETTINGS)
+        borne = fewer * replica.outlook(question.demand, question.slo) * (1.0 - question.reserve.headroom)
+        sureness, bearer = _sureness(question, base), question.bearer(replica)
+        return borne < question.demand.peak_load or question.misses(bearer, fewer, sureness, 1.0 / _SETTINGS)
 
     if not misses(base):
         return False
