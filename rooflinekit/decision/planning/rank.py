@@ -92,7 +92,8 @@ def _confirmed(question: PlanQuestion, order: list[Ranked]) -> list[Ranked]:
     while place in left:
         left.remove(place)
         entry = order[place]
-        order[place] = replace(entry, expected=entry.expected.confirmed(question.demand, question.slo))
+        if entry.expected is not entry.option:
+            order[place] = replace(entry, expected=entry.expected.confirmed(question.demand, question.slo))
         place = min(range(len(order)), key=lambda place: question.tariff.rank(order[place].expected))
     return order
 

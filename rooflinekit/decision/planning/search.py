@@ -64,7 +64,6 @@ _REQUESTS = 200_000  # of all plays of one accelerator, about
 _COMPILING = "compile the loop that plays loads, once"
 _BETTER = 1.01  # a setting has to bear this much more than one that was tried before; plays err by as much
 _SETTINGS = 1.15  # times the load of the engine's settings, which others bear at most
-_BEGINS = {"prefill": "ttft", "decode": "tpot"}  # what a pool answers for
 _MIXED = 64  # replicas of one kind in a mixed fleet, from none up and from the most down
 _PAIRS = 3  # of pools on unlike accelerators that are sized
 _LONG = 256  # tokens to which the longest admitted sequence is rounded up
@@ -379,8 +378,10 @@ def _beaten(question: PlanQuestion, base: Replica, fewer: int, found: Found) -> 
 
     def misses(replica: Replica) -> bool:
         borne = fewer * replica.outlook(question.demand, question.slo) * (1.0 - question.reserve.headroom)
-        sureness, bearer = _sureness(question, base), question.bearer(replica)
-        return borne < question.demand.peak_load or question.misses(bearer, fewer, sureness, 1.0 / _SETTINGS)
+        if borne < question.demand.peak_load:
+            return True
+        bearer = question.bearer(question.bearer(replica).staffed(question.demand))
+        return question.misses(bearer, fewer, _sureness(question, base), 1.0 / _SETTINGS)
 
     if not misses(base):
         return False
@@ -479,6 +480,7 @@ def settled(question: PlanQuestion, base: Replica, found: Found) -> Part | None:
     usual = int(base.resolved.plan.token_budget)
     for key, values in (("token_budget", budgets), ("max_num_seqs", limits)):
         rivals: list[tuple[float, int, Replica, dict[str, int]]] = []
+        wanted = _places(question, best) if best and key == "max_num_seqs" else math.inf
         for value in (each for each in values if each != usual or key != "token_budget" or None not in values):
             setting = chosen | ({} if value is None else {key: value})
             if "max_num_seqs" not in setting and limits[0] is not None:
@@ -490,7 +492,7 @@ def settled(question: PlanQuestion, base: Replica, found: Found) -> Part | None:
                 continue
             if best is None:
                 best, chosen = question.part(replica), setting
-            elif replica.scenario != best.replica.scenario:
+            elif replica.scenario != best.replica.scenario and (value or 0) < wanted:
                 left = question.bearer(replica).room_left(best, demand, question.slo)
                 rivals.append((left, len(rivals), replica, setting))
         for _, _, replica, setting in sorted(each for each in rivals if each[0] > _BETTER)[:-2:-1]:
@@ -498,6 +500,12 @@ def settled(question: PlanQuestion, base: Replica, found: Found) -> Part | None:
             if best is None or _better(part, best):
                 best, chosen = part, setting
     return best
+
+
+def _places(question: PlanQuestion, best: Part) -> float:
+    """Sequences that ran at once at most in the plays that a replica sustains: no larger limit changes them."""
+    played = best.bearer.curve(best.seen(question.demand)).played.values() if best.working else ()
+    return float(max((each.played.most_at_once for each in played if each.stable), default=math.inf))
 
 
 EXCHANGES: tuple[dict[str, Any], ...] = ({"all_to_all": "deepep"}, {"all_to_all": "deepep", "two_batch": True})
@@ -604,15 +612,18 @@ def _disaggregated(question: PlanQuestion, laid_out: list[Replica], found: Found
         if known and rank(Option("disaggregated", tuple(least))) > min(known):
             found.refused.append(Refusal(name, "full engines would cost more than a fleet that is known"))
             continue
-        most = min((option.gpus for option in own), default=math.inf)  # of both pools together
+        known_gpus = [] if question.course else [option.gpus for option in own]
+        most = min(known_gpus, default=math.inf)  # of both pools together
         prefill = _cheapest_pool(question, chain(least[:1], pools[0]), most=most - least[1].gpus)
         late = (laid[0] if prefill is None else prefill.replica).link_seconds(question.demand)
         most -= prefill.gpus if prefill else 0
         decode = _cheapest_pool(question, chain(least[1:], pools[1]), late, most=most) if prefill or not own else None
         yield _Pools(kind, prefill, decode)
         if prefill is None or decode is None:
-            why = "they would cost more than a fleet that is known" if own else "no pool meets the objectives"
-            found.refused.append(Refusal(name, why))
+            if own:
+                found.refused.append(Refusal(name, "none cheaper than a fleet that is known meet the objectives"))
+            elif prefill:
+                found.refused.append(Refusal(name, "no pool meets the objectives"))
             continue
         option = _whole_request(question, Option("disaggregated", (prefill, decode)))
         if option is None:
