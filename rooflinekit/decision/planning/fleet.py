@@ -40,6 +40,7 @@ from rooflinekit.model.types.errors import DoesNotFitError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.late import np
 from rooflinekit.model.types.speculation import Speculation
+from rooflinekit.model.types.time import SIGMAS
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.simulation.tiers import CacheTier
 from rooflinekit.specs.engines import server_setting
@@ -673,6 +674,15 @@ class Part:
     def feels(self, demand: Demand) -> Feels:
         """Latencies of a replica at the peak, by how many times as long as expected the steps take."""
         return self.bearer.feels(self.seen(demand), self.load(demand), exact=True)
+
+    def play_ends(self, demand: Demand) -> None:
+        """Play what steps at both ends of their 90 % interval make of the load at the peak."""
+        seen, load = self.seen(demand), self.load(demand)
+        felt, most = self.bearer.feel(seen, load, exact=True), self.bearer.curve(seen).loads[-1]
+        for metric in {"prefill": ("ttft",), "decode": ("tpot",)}.get(self.role, ("ttft", "tpot")):
+            for end in (-SIGMAS, SIGMAS):
+                if not demand.closed and (slower := load * felt.factors(metric, end)[0]) <= most:
+                    self.bearer.play(seen, slower)
 
     def played(self, demand: Demand) -> LoadPlay:
         """A replica at the peak."""
