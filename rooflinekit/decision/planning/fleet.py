@@ -180,7 +180,8 @@ class Replica:
         limits = [each.limit / (tokens if each.metric == "e2el" else 1.0) for each in slo if each.metric != "ttft"]
         counts = np.array([1.0, *(dp * each for each in (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0))])
         given = predictor.draft.choice.tokens_per_pass if isinstance(predictor, SpeculativePredictor) else 1.0
-        step = predictor.decode_step(Workload(np.maximum(counts, dp), isl, 2.0, context=context)).expected
+        work = Workload(np.maximum(counts, dp), isl, 2.0, context=context)
+        step = np.asarray(predictor.decode_step(work).expected, float)
         prompt = max(float(self.resolved.plan.time(Batch.prefill(1.0, isl, demand.cached)).expected - step[0]), 0.0)
         begun = counts * given / tokens
         token = (step + prompt * np.maximum(np.minimum(begun, 1.0), begun / dp)) / given
