@@ -492,7 +492,9 @@ def settled(question: PlanQuestion, base: Replica, found: Found) -> Part | None:
                 continue
             if best is None:
                 best, chosen = question.part(replica), setting
-            elif replica.scenario != best.replica.scenario and (value or 0) < wanted:
+            elif replica.scenario != best.replica.scenario and (
+                (value or 0) < wanted or replica.room > _BETTER * best.replica.room
+            ):
                 left = question.bearer(replica).room_left(best, demand, question.slo)
                 rivals.append((left, len(rivals), replica, setting))
         for _, _, replica, setting in sorted(each for each in rivals if each[0] > _BETTER)[:-2:-1]:
@@ -503,7 +505,7 @@ def settled(question: PlanQuestion, base: Replica, found: Found) -> Part | None:
 
 
 def _places(question: PlanQuestion, best: Part) -> float:
-    """Sequences that ran at once at most in the plays that a replica sustains: no larger limit changes them."""
+    """Sequences that ran at once at most in the plays that a replica sustains: no larger limit changes their steps."""
     played = best.bearer.curve(best.seen(question.demand)).played.values() if best.working else ()
     return float(max((each.played.most_at_once for each in played if each.stable), default=math.inf))
 
