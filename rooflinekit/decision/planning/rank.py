@@ -80,9 +80,22 @@ def ranked(question: PlanQuestion, found: Found) -> list[Ranked]:
         else:
             left.append(replace(entry, option=more))
             left.sort(key=lambda entry: _order(question, entry))
-    return sorted(
-        done, key=lambda entry: (entry.replayed is None and done[0].replayed is not None, *_order(question, entry))
+    seen = bool(done) and done[0].replayed is not None
+    return _confirmed(
+        question, sorted(done, key=lambda entry: (seen and entry.replayed is None, *_order(question, entry)))
     )
+
+
+def _confirmed(question: PlanQuestion, order: list[Ranked]) -> list[Ranked]:
+    """The same with the first at expected times, and the cheapest that is there, as they are played."""
+    place, left = 0, set(range(len(order)))
+    while place in left:
+        left.remove(place)
+        entry = order[place]
+        if entry.expected is not entry.option:
+            order[place] = replace(entry, expected=entry.expected.confirmed(question.demand, question.slo))
+        place = min(range(len(order)), key=lambda place: question.tariff.rank(order[place].expected))
+    return order
 
 
 def _name(option: Option) -> tuple[str, ...]:
@@ -97,7 +110,7 @@ def _entry(question: PlanQuestion, option: Option) -> Ranked:
     """The option beside the one at expected times, or in its place where too little is known of its times."""
     expected = option
     if option.deviations > 0.0 and option.kind != "mixed":
-        expected = option.sized(question.demand, question.slo, question.reserve, 0.0)
+        expected = option.by_curves(question.demand, question.slo, question.reserve, 0.0)
     return Ranked(option, expected, worst_evidence(option), option.deviations == question.deviations)
 
 
