@@ -23,6 +23,7 @@ from rooflinekit.estimation.estimator import Resolved, resolve
 from rooflinekit.load.arrivals import Arrival, ClosedLoop, Gamma, Requests, generate
 from rooflinekit.load.lengths import Fixed, Uniform
 from rooflinekit.load.policies import Limits
+from rooflinekit.load.scene import Scheduler
 from rooflinekit.load.table import build_table
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.simulation.decoding import Lockstep
@@ -31,7 +32,7 @@ from rooflinekit.simulation.kv_blocks import BlockPool
 from rooflinekit.simulation.ledger import Ledger, RequestObjective
 from rooflinekit.simulation.replica import ObjectReplica
 from rooflinekit.simulation.requests import Source
-from rooflinekit.simulation.simulate import Load, Setup, serve
+from rooflinekit.simulation.simulate import SentLoad, serve
 
 MODEL, GPU, RATE = "llama-3-8b", "h100-sxm", 200.0
 
@@ -67,8 +68,8 @@ def closed_run(users: int) -> None:
     resolved, count = deployment(), 200 * users
     arrivals = generate(ClosedLoop(users, count), Requests(Uniform(500, 1000), Uniform(500, 1500)), count)
     start = time.process_time()
-    load = Load(arrivals, typical=1750, longest=2500, users=users)
-    outcome = serve(resolved, load, Setup(max_num_seqs=users))
+    load = SentLoad(Uniform(500, 1000), Uniform(500, 1500), users, sent=arrivals)
+    outcome = serve(resolved, load, Scheduler(max_num_seqs=users))
     took = time.process_time() - start
     assert outcome.requests.finished == count
     print(f"closed loop, {users:>3} users     {outcome.steps:>9,} steps     {took:6.2f} s CPU  "
@@ -80,7 +81,7 @@ def request_run(count: int) -> None:
     resolved = deployment()
     start = time.process_time()
     arrivals = generate(Gamma(RATE), Requests(Fixed(100), Fixed(20)), count)
-    outcome = serve(resolved, Load(arrivals, typical=120, longest=120), Setup(max_num_seqs=256))
+    outcome = serve(resolved, SentLoad(Fixed(100), Fixed(20), sent=arrivals), Scheduler(max_num_seqs=256))
     took = time.process_time() - start
     assert outcome.requests.finished == count
     print(f"requests                   {count:>9,} requests  {took:6.2f} s CPU  {count / took:>11,.0f} requests/s  "

@@ -29,7 +29,7 @@ from rooflinekit.evidence.benchmark_runs import Given, resolve_facts
 from rooflinekit.evidence.exposition import MeasuredInterval, read_recording, read_request_log, scrape_text
 from rooflinekit.evidence.measurement import RunFacts, StartUp
 from rooflinekit.evidence.watching import LEARNT, SMALLEST, ChangeDetector, Watcher
-from rooflinekit.load.answer import AskedLoad, play_load
+from rooflinekit.load.answer import Load, play_load
 from rooflinekit.load.lengths import Fixed, LogNormal
 
 SOON = 5  # minutes within which a slow-down must be found
@@ -132,9 +132,9 @@ def swing(weeks: int) -> None:
         server = predictor.on(replace(plan, engine=replace(plan.engine, costs=replace(costs, **changed))))
         rows = []
         for rate in rates:
-            served = play_load(server, AskedLoad(Fixed(1000), Fixed(200), rate=rate))
+            served = play_load(server, Load(Fixed(1000), Fixed(200), rate=rate))
             users = max(round(rate * served.samples["e2e"].mean), 1)
-            together = AskedLoad(LogNormal(1000.0, 0.2), LogNormal(200.0, 0.2), users)
+            together = Load(LogNormal(1000.0, 0.2), LogNormal(200.0, 0.2), users)
             expected = play_load(predictor, together).tpot
             rows.append((np.log(served.tpot / expected), np.log(expected)))
         strains, loads = np.array(rows).T

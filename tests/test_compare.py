@@ -18,7 +18,7 @@ from rooflinekit.cli.app import app
 from rooflinekit.evidence.benchmark_runs import LoadPrediction, predict_load
 from rooflinekit.evidence.compare import CAUSES, Given, attribute, compare
 from rooflinekit.evidence.measured import MeasuredRun, MeasuredSpread, RunFacts, StartUp, read_measurements
-from rooflinekit.load.answer import AskedLoad
+from rooflinekit.load.answer import Load
 from rooflinekit.load.lengths import Fixed
 from rooflinekit.load.scene import Scheduler
 from rooflinekit.model.capacity import make_memory_model
@@ -365,7 +365,7 @@ PARTS = {
     "step": 8.0, "prompts": 1.0, "front_end": 5.0, "under_way": 4.0, "behind": 36.0, "place": 20.0, "prompt": 35.0,
 }  # fmt: skip
 EXPECTED = LoadPrediction(100.0, 9.0, 100.0 + 255 * 9.0, 2700.0, PARTS, 32)
-LOAD = AskedLoad(Fixed(1024), Fixed(256), 32)
+LOAD = Load(Fixed(1024), Fixed(256), 32)
 RUN = MeasuredRun(
     "run",
     "t",
@@ -403,7 +403,7 @@ runs = st.builds(
 @given(runs, st.integers(1, 400), st.integers(1, 5000))
 def test_the_causes_always_add_up_to_the_gap(run, running, osl):
     total = EXPECTED.ttft_ms + (osl - 1) * EXPECTED.tpot_ms
-    gap = attribute(run, replace(EXPECTED, running=running, e2e_ms=total), AskedLoad(Fixed(1024), Fixed(osl), 32))
+    gap = attribute(run, replace(EXPECTED, running=running, e2e_ms=total), Load(Fixed(1024), Fixed(osl), 32))
     parts = sum(getattr(gap, f"{cause}_ms") for cause in CAUSES)
     assert parts == pytest.approx(gap.e2e_ms, rel=1e-9, abs=1e-6 * osl)
 
@@ -413,7 +413,7 @@ def test_what_a_file_cannot_tell_apart_is_said():
     assert (blind.interference_ms, blind.step_ms) == (0.0, 255 * 2.0)
     assert blind.queue_ms == 50.0
     assert len(blind.notes) == 2
-    crowded = attribute(RUN, EXPECTED, AskedLoad(Fixed(8192), Fixed(32), 32))  # four chunks each: every gap holds one
+    crowded = attribute(RUN, EXPECTED, Load(Fixed(8192), Fixed(32), 32))  # four chunks each: every gap holds one
     assert crowded.interference_ms == 0.0
     alone = attribute(replace(RUN, ttft=MeasuredSpread(150.0)), replace(EXPECTED, running=1), LOAD)
     assert alone.queue_ms == 0.0
@@ -434,7 +434,7 @@ def loaded(predictor):
     """A function: Hypothesis prints the arguments of a test."""
 
     def predicted(isl, osl, users=None, rate=None, most=None, **more):
-        asked = AskedLoad(Fixed(isl), Fixed(osl), users, rate, **more)
+        asked = Load(Fixed(isl), Fixed(osl), users, rate, **more)
         return predict_load(predictor, asked, Scheduler(max_num_seqs=most))
 
     return predicted

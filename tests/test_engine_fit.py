@@ -22,7 +22,7 @@ from rooflinekit.evidence.engine_fit import fit_engine
 from rooflinekit.evidence.engine_fit.fit import EngineFit, Error
 from rooflinekit.evidence.engine_fit.posterior import MOST, REACH, FitParameter, FitRows, Linearised, solve
 from rooflinekit.evidence.measured import RunFacts, is_benchmark, read_measurements
-from rooflinekit.load.answer import AskedLoad
+from rooflinekit.load.answer import Load
 from rooflinekit.load.lengths import Fixed
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.roofline import time_kernel
@@ -47,7 +47,7 @@ def predicted(load, tp=1, engine="vllm", **costs):
     resolved = resolve(MODEL, "h100-sxm", read_deployment({"tp": tp, "engine": engine}), None)
     plan = resolved.plan
     changed = replace(plan, engine=replace(plan.engine, costs=replace(plan.engine.costs, **costs)))
-    asked = AskedLoad(Fixed(isl), Fixed(osl), users, requests=10 * users)
+    asked = Load(Fixed(isl), Fixed(osl), users, requests=10 * users)
     return predict_load(Predictor(changed, resolved.predictor.memory), asked)
 
 

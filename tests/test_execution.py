@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import rooflinekit as rk
 from rooflinekit.estimation.estimator import read_deployment, resolve
-from rooflinekit.load.answer import AskedLoad, play_load
+from rooflinekit.load.answer import Load, play_load
 from rooflinekit.load.lengths import Fixed
 from rooflinekit.model.serving.flight import front_end
 from rooflinekit.model.step import launches_of
@@ -92,7 +92,7 @@ def test_experts_of_4_bits_on_ampere_take_the_time_of_published_queues(isl, osl,
     """gpt-oss-120b on an A100 under vLLM 0.11.0, all requests at once (GPUStack, performance lab): seconds in all."""
     told = read_deployment({"engine": "vllm@0.11.0", "max_model_len": 32768})
     predictor = resolve("gpt-oss-120b", "a100-sxm-80gb", told, None).predictor
-    found = play_load(predictor, AskedLoad(Fixed(isl), Fixed(osl), users=requests, requests=requests))
+    found = play_load(predictor, Load(Fixed(isl), Fixed(osl), users=requests, requests=requests))
     assert found.played.makespan == pytest.approx(seconds, rel=0.1)
 
 

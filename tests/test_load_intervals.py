@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import rooflinekit as rk
 from rooflinekit.estimation.estimator import read_deployment, resolve
-from rooflinekit.load.answer import AskedLoad, play_load
+from rooflinekit.load.answer import Load, play_load
 from rooflinekit.load.lengths import Fixed
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.engine import ROOM, LoadErrors, OwnLoad, OwnLoads, Places
@@ -39,7 +39,7 @@ def test_variances_add_up_beside_those_of_the_steps(load):
     """Where everybody finds a place: s² of the steps plus 0.04, and 0.05 more for 8 users or fewer."""
     own = LoadErrors(tpot=(1.0, 0.04, 9.0, 0.05, 9.0), tpot_places=SKEW)
     first, second = (
-        play_load(predictor_with(errors), AskedLoad(Fixed(1024), Fixed(256), requests=200, **load)).times()[:2]
+        play_load(predictor_with(errors), Load(Fixed(1024), Fixed(256), requests=200, **load)).times()[:2]
         for errors in (LoadErrors(), own)
     )
     assert first[0] == second[0]
@@ -54,7 +54,7 @@ def test_variances_add_up_beside_those_of_the_steps(load):
 def test_who_waits_for_a_place_errs_as_full_engines_do():
     """Of 600 users 64 run at a time: most of a request is waiting, so both ends are near those of full engines."""
     full = tuple(math.log(each) for each in (0.5, 0.6, 0.8, 1.0, 1.5, 3.0, 4.0))
-    played = play_load(predictor_with(LoadErrors(full_places=full)), AskedLoad(Fixed(1024), Fixed(256), users=600))
+    played = play_load(predictor_with(LoadErrors(full_places=full)), Load(Fixed(1024), Fixed(256), users=600))
     ttft, tpot, _ = played.times()
     for time in (ttft, tpot):
         assert 3.0 < time.high / time.expected <= 4.0
@@ -63,7 +63,7 @@ def test_who_waits_for_a_place_errs_as_full_engines_do():
 
 def test_an_end_never_crosses_the_time_or_the_bound():
     slower = LoadErrors(ttft_places=(0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7), tpot=(0.0, 100.0, 0.0, 0.0, 0.0))
-    ttft, tpot, _ = play_load(predictor_with(slower), AskedLoad(Fixed(1024), Fixed(256), users=16)).times()
+    ttft, tpot, _ = play_load(predictor_with(slower), Load(Fixed(1024), Fixed(256), users=16)).times()
     assert ttft.low == ttft.expected < ttft.high
     assert tpot.low == tpot.bound
 
@@ -111,7 +111,7 @@ def test_a_version_is_doubted_by_its_distance_from_measured_ones():
 def test_where_few_percent_of_the_cache_decide_both_sides_count():
     """51 users of 52 places, of which two are lost with 5 % of the cache: the high end is of those who wait."""
     small = predictor_with(ENGINE, memory_fraction=0.3)
-    clear, edge = (play_load(small, AskedLoad(Fixed(1024), Fixed(256), users)) for users in (44, 51))
+    clear, edge = (play_load(small, Load(Fixed(1024), Fixed(256), users)) for users in (44, 51))
     assert edge.places == 52
     near, far = clear.reaches["ttft"], edge.reaches["ttft"]
     assert ROOM in far.causes and ROOM not in near.causes

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import rooflinekit as rk
 from rooflinekit.estimation.estimator import read_deployment, resolve
-from rooflinekit.load.answer import AskedLoad, LoadPlay, largest_rate, play_load, scene_for
+from rooflinekit.load.answer import Load, LoadPlay, largest_rate, play_load, scene_for
 from rooflinekit.load.lengths import Fixed
 from rooflinekit.load.scene import Scheduler
 from rooflinekit.model.operating_point import Predictor
@@ -27,11 +27,11 @@ ENGINES = {engine: resolve("llama-3-8b", "h100-sxm", read_deployment({"engine": 
 
 
 def _played(predictor: Predictor, isl: int, osl: int, **load: float) -> LoadPlay:
-    return play_load(predictor, AskedLoad(Fixed(isl), Fixed(osl), **load))
+    return play_load(predictor, Load(Fixed(isl), Fixed(osl), **load))
 
 
 def _knee(predictor: Predictor, isl: int, osl: int) -> float:
-    asked = AskedLoad(Fixed(isl), Fixed(osl), rate=1.0)
+    asked = Load(Fixed(isl), Fixed(osl), rate=1.0)
     return largest_rate(scene_for(predictor, asked, Scheduler()), asked)
 
 

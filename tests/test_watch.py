@@ -43,7 +43,7 @@ from rooflinekit.evidence.measurement import MeasuredRun, MeasuredSpread, RunFac
 from rooflinekit.evidence.report import _left
 from rooflinekit.evidence.startup import read_startup
 from rooflinekit.evidence.watching import LEARNT, ChangeDetector, Watched, Watcher, headroom, set_beside, watch
-from rooflinekit.load.answer import AskedLoad, LoadPlay, play_load
+from rooflinekit.load.answer import Load, LoadPlay, play_load
 from rooflinekit.load.lengths import Fixed
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.errors import InputError, SpecError
@@ -507,7 +507,7 @@ def machine(costs: Machine) -> Predictor:
 
 @cache
 def loaded_at(costs: Machine, rate: float, isl: float) -> LoadPlay:
-    return play_load(machine(costs), AskedLoad(Fixed(int(isl)), Fixed(200), rate=rate))
+    return play_load(machine(costs), Load(Fixed(int(isl)), Fixed(200), rate=rate))
 
 
 def served(costs: Machine, rate: float, start: float, noise: random.Random, isl: float = 1000.0) -> MeasuredInterval:

@@ -10,7 +10,7 @@ import pytest
 from rooflinekit.decision.planning.demand import read_demand
 from rooflinekit.decision.planning.fleet import _spans
 from rooflinekit.estimation.estimator import resolve
-from rooflinekit.load.answer import AskedLoad, play_load, scene_for
+from rooflinekit.load.answer import Load, play_load, scene_for
 from rooflinekit.load.lengths import Fixed
 from rooflinekit.load.scene import Scheduler, _encoded
 from rooflinekit.load.table import constant_table
@@ -251,14 +251,14 @@ def test_prompts_that_take_longer_take_so_much_each():
 @pytest.mark.parametrize("told", ["on", "off"])
 def test_prompts_are_kept_where_that_is_told(told):
     plan = Deployment(settings=EngineSettings(prefix_caching=told))
-    asked = AskedLoad(Fixed(100), Fixed(10), users=1)
+    asked = Load(Fixed(100), Fixed(10), users=1)
     scene = scene_for(resolve("llama-3-8b", "h100-sxm", plan, None).predictor, asked, Scheduler())
     assert scene.limits.prefix_caching is (told == "on")
 
 
 def test_an_end_of_a_mean_lies_between_those_of_the_steps_that_it_is_made_of():
     """Of TPOT, which steps of decodes and of prompts make up, without the front end."""
-    found = play_load(resolve("llama-3-8b", "h100-sxm", Deployment(), None).predictor, AskedLoad(
+    found = play_load(resolve("llama-3-8b", "h100-sxm", Deployment(), None).predictor, Load(
         Fixed(4000), Fixed(50), rate=4.0, requests=60))  # fmt: skip
     assert found.tokens.prompts > 0.2 * found.tpot
     for place, end in enumerate(("low", "high")):

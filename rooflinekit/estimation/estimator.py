@@ -65,7 +65,7 @@ from rooflinekit.specs.hosts import host_of
 from rooflinekit.specs.power import power_provenance
 
 if TYPE_CHECKING:
-    from rooflinekit.load.answer import AskedLoad, LoadPlay
+    from rooflinekit.load.answer import Load, LoadPlay
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Question:
     calibration: str | None
     resolved: Resolved
     work: Workload
-    asked: AskedLoad | None = None  #: the load to be played
+    asked: Load | None = None  #: the load to be played
 
 
 @keywords(Scenario)
@@ -121,17 +121,15 @@ def estimate(
 def ask(model: str | PathLike[str], gpu: str | PathLike[str], scenario: Mapping[str, object]) -> Question:
     """Read names and keywords as `estimate` does, all but allow_oom; raises what it raises for them."""
     given = read(Scenario, scenario)
-    choice = Speculation.read(part_of(given, SPECULATION_KEYS))
-    deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
-    resolved = resolve(model, gpu, deployment, given.get("calibration"), choice)
+    resolved = deploy(model, gpu, given)
     load = read_load(given, resolved.plan.image_tokens)
     if load is not None:
-        refuse_static(given, deployment)
+        refuse_static(given, resolved.plan.deployment)
     calibration = None if given.get("calibration") is None else str(given["calibration"])
     return Question(model, gpu, calibration, resolved, read_workload(given, resolved.plan, load), load)
 
 
-def read_workload(given: Keywords, plan: Plan | None = None, load: AskedLoad | None = None) -> Workload:
+def read_workload(given: Keywords, plan: Plan | None = None, load: Load | None = None) -> Workload:
     """The batch that keywords describe; a distribution of lengths is its mean, of the load that was read if there is.
 
     Of a plan with images, their tokens come to those of each prompt's text.
@@ -192,6 +190,13 @@ def read_deployment(scenario: Keywords) -> Deployment:
         "settings": EngineSettings(**part_of(given, SETTING_KEYS)),
     }
     return Deployment(**chosen)
+
+
+def deploy(model: str | PathLike[str], gpu: str | PathLike[str], given: Keywords) -> Resolved:
+    """The deployment that options describe, with its draft and calibration; other options are left alone."""
+    choice = Speculation.read(part_of(given, SPECULATION_KEYS))
+    deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
+    return resolve(model, gpu, deployment, given.get("calibration"), choice)
 
 
 def resolve(

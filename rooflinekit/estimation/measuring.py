@@ -15,7 +15,7 @@ from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.workload import Workload
 
 if TYPE_CHECKING:  # a static batch needs no load
-    from rooflinekit.load.answer import AskedLoad
+    from rooflinekit.load.answer import Load
 
 _PORTS = {"vllm": 8000, "sglang": 30000, "trtllm": 8000, "llama.cpp": 8080}  # where each serves unless told otherwise
 _FILE = "result.json"
@@ -23,7 +23,7 @@ _ONLINE = {"fp8": "fp8", "fp8_block": "fp8_per_block"}  # what vLLM quantises a 
 _DTYPES = {Dtype.BF16: "bfloat16", Dtype.FP16: "float16", Dtype.FP32: "float32"}
 
 
-def benchmark_commands(plan: Plan, work: Workload, asked: AskedLoad | None = None) -> list[dict[str, str]]:
+def benchmark_commands(plan: Plan, work: Workload, asked: Load | None = None) -> list[dict[str, str]]:
     """The `command` of each client, with its name as `tool`.
 
     None for an engine without a server, nor for prompts with images.
@@ -113,7 +113,7 @@ def _engine_words(plan: Plan) -> list[str] | None:
     ]
 
 
-def _served(plan: Plan, work: Workload, asked: AskedLoad | None) -> Iterator[tuple[str, list[str]]]:
+def _served(plan: Plan, work: Workload, asked: Load | None) -> Iterator[tuple[str, list[str]]]:
     """A server with the requests of the load; of a batch of one a user who asks ten times."""
     engine, model, cached = plan.deployment.engine, _model(plan), int(work.cached)
     isl, osl, users, count, warm, rate, gaps, spreads = int(work.isl), int(work.osl), 1, 10, 0, 0.0, 1.0, (0.0, 0.0)

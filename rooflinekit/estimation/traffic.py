@@ -9,7 +9,7 @@ from rooflinekit.estimation.scenario import LOAD_KEYS
 from rooflinekit.model.types.errors import InputError, WorkloadError
 
 if TYPE_CHECKING:
-    from rooflinekit.load.answer import AskedLoad
+    from rooflinekit.load.answer import Load
 
 VARIES = "{key}={law} varies from request to request; add concurrency (a closed loop) or rate"
 """Refusal of a law of lengths without a load."""
@@ -17,7 +17,18 @@ VARIES = "{key}={law} varies from request to request; add concurrency (a closed 
 _PROTOCOL = ("rate", "burstiness", "requests", "warmup", "seed")
 
 
-def read_load(given: Keywords, image_tokens: int = 0) -> AskedLoad | None:
+def load_of(given: Keywords, image_tokens: int = 0) -> Load:
+    """The load by its options, whether they go together or not; image_tokens: what images add to each prompt."""
+    from rooflinekit.load.answer import Load  # noqa: PLC0415 - statistics take a while
+    from rooflinekit.load.lengths import lengths_of, longer  # noqa: PLC0415 - likewise
+
+    isl, osl = lengths_of(given)
+    told = part_of(given, _PROTOCOL) | {key: ms / 1e3 for key, ms in part_of(given, ("ttft", "tpot")).items()}
+    told |= {"cached": float(given.get("cached", 0)), "prompts": given.get("seed_reuse", 0)}
+    return Load(longer(isl, image_tokens), osl, given.get("concurrency"), **told)
+
+
+def read_load(given: Keywords, image_tokens: int = 0) -> Load | None:
     """Read what keywords say of traffic, to be played; None if no load is asked for.
 
     Args:
@@ -42,14 +53,7 @@ def read_load(given: Keywords, image_tokens: int = 0) -> AskedLoad | None:
                 raise InputError(VARIES.format(key=key, law=given[key]))
         return None
     _refuse(asked)
-    from rooflinekit.load.answer import AskedLoad  # noqa: PLC0415 - statistics take a while
-    from rooflinekit.load.lengths import lengths_of, longer  # noqa: PLC0415 - likewise
-
-    isl, osl = lengths_of(given)
-    told = part_of(asked, _PROTOCOL) | {key: asked[key] / 1e3 for key in ("ttft", "tpot") if key in asked}
-    told |= {"prompts": asked["seed_reuse"]} if "seed_reuse" in asked else {}
-    told |= {"cached": float(given["cached"])} if given.get("cached") else {}
-    load = AskedLoad(longer(isl, image_tokens), osl, asked.get("concurrency"), **told)
+    load = load_of(given, image_tokens)
     if load.users is None and load.filling >= load.count:
         raise WorkloadError(f"warmup={load.filling} leaves none of {load.count} requests to count; use fewer")
     return load

@@ -23,7 +23,7 @@ from rooflinekit.evidence.accuracy import Accuracy, scored, signature
 from rooflinekit.evidence.benchmark_runs import Given
 from rooflinekit.evidence.compare import compare_runs
 from rooflinekit.evidence.measured import MeasuredRun, is_benchmark, read_measurements
-from rooflinekit.load.answer import STEADY, AskedLoad, LoadPlay, play_load
+from rooflinekit.load.answer import STEADY, Load, LoadPlay, play_load
 from rooflinekit.load.arrivals import Drawn, Process
 from rooflinekit.load.compiled import prepare
 from rooflinekit.load.lengths import MOST_TOKENS, Fixed, Length, Uniform, parse_length, spread_length, stretched
@@ -557,7 +557,7 @@ def _play(group: ServedGroup, load: _Load) -> LoadPlay | None:
     if load.kind != "poisson":  # no more run than there are
         most = min(most, max(-(-users // engines), 1))
     osl = load.osl or 1.0 / client.mean_length
-    asked = AskedLoad(_drawn(client, load.isl, load.isl_cv), _drawn(client, osl, load.osl_cv), rate=load.rate)
+    asked = Load(_drawn(client, load.isl, load.isl_cv), _drawn(client, osl, load.osl_cv), rate=load.rate)
     if load.kind == "poisson":
         asked = replace(asked, requests=round(load.requests) if load.requests else None)
     else:
@@ -585,7 +585,7 @@ def _play(group: ServedGroup, load: _Load) -> LoadPlay | None:
     return found
 
 
-def _after_earlier(asked: AskedLoad, count: int) -> AskedLoad:
+def _after_earlier(asked: Load, count: int) -> Load:
     """The load of whose requests the first find their prompts in the cache, but for the last token."""
 
     def source(process: Process, number: int, seed: int) -> Drawn:
@@ -596,7 +596,7 @@ def _after_earlier(asked: AskedLoad, count: int) -> AskedLoad:
     return replace(asked, source=source)
 
 
-def _with_told_means(asked: AskedLoad) -> AskedLoad:
+def _with_told_means(asked: Load) -> Load:
     """The load whose requests have the mean lengths that a row tells of them: a few draws of a wide law miss these."""
     lengths = ((asked.isl, asked.drawn.isl), (asked.osl, asked.drawn.osl))
     isl, osl = (stretched(law, law.mean * len(drawn) / sum(drawn)) for law, drawn in lengths)
@@ -611,7 +611,7 @@ def _drawn(client: Client, nominal: float, told: float | None) -> Length:
     return Uniform(low, high) if low < high else Fixed(low)
 
 
-def _drafting(predictor: Predictor, asked: AskedLoad) -> dict[str, Any]:
+def _drafting(predictor: Predictor, asked: Load) -> dict[str, Any]:
     """Fields of `Scheduler` for a draft: an acceptance that yields as many tokens a pass, and the time to draft one."""
     if not isinstance(predictor, SpeculativePredictor):
         return {}

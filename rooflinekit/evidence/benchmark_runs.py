@@ -14,7 +14,7 @@ from rooflinekit.estimation.options import Keywords, OwnKeywords, Value, options
 from rooflinekit.estimation.scenario import ServedOptions, Steps
 from rooflinekit.evidence.measured import MeasuredRun, MeasuredSpread, RunFacts, StartUp
 from rooflinekit.evidence.startup import known_model
-from rooflinekit.load.answer import AskedLoad, LoadPlay, play_load
+from rooflinekit.load.answer import Load, LoadPlay, play_load
 from rooflinekit.load.lengths import MOST_TOKENS, Fixed, Length, LogNormal
 from rooflinekit.load.scene import Scheduler
 from rooflinekit.model.operating_point import Predictor
@@ -65,7 +65,7 @@ class LoadPrediction:
         return replace(self, ends={name: (min(ends), max(ends)) for name, ends in both.items()})
 
 
-def predict_load(predictor: Predictor, asked: AskedLoad, scheduler: Scheduler | None = None) -> LoadPrediction:
+def predict_load(predictor: Predictor, asked: Load, scheduler: Scheduler | None = None) -> LoadPrediction:
     """A load as it is played, told apart as a comparison needs it."""
     found = play_load(predictor, asked, scheduler)
     ttft, tpot, e2e = found.times()
@@ -151,7 +151,7 @@ def _lifted(predictor: Predictor) -> float:
     return min(max(own) / max(peaks.values()), 1.0) if own else 1.0
 
 
-def _words(asked: AskedLoad, replicas: int) -> str:
+def _words(asked: Load, replicas: int) -> str:
     users, more = asked.users, asked.warmup or 0
     how = f"at {asked.rate:.4g}/s" if users is None else f"{users} in flight"
     if users is not None and asked.counted <= users:
@@ -229,7 +229,7 @@ class Posed:
     run: MeasuredRun
     facts: RunFacts
     resolved: Resolved
-    load: AskedLoad
+    load: Load
     scheduler: Scheduler = field(default_factory=Scheduler)
     work: Workload | None = None
     assumed: tuple[str, ...] = ()
@@ -285,7 +285,7 @@ def pose(run: MeasuredRun, given: Given, room: int | None = None, kept: Kept | N
     facts = replace(facts, isl=isl, osl=osl)
     laws = _length(isl, facts.isl_cv), _length(osl, facts.osl_cv)
     cached = min(round((facts.hits or 0.0) * isl), isl - 1)  # the last token is always computed
-    load = AskedLoad(*laws, facts.concurrency, facts.rate, facts.cv, facts.requests, facts.warmup, cached=cached)
+    load = Load(*laws, facts.concurrency, facts.rate, facts.cv, facts.requests, facts.warmup, cached=cached)
     load = replace(load, prompts=given.prompts)
     served = RunFacts(facts.model, facts.gpu, facts.engine, facts.tp, max_num_seqs=facts.max_num_seqs)
     kept, key = {} if kept is None else kept, (served, run.deployment)

@@ -18,7 +18,7 @@ from rooflinekit.evidence.measured import MeasuredRun, RunFacts, StartUp, is_of_
 from rooflinekit.evidence.measurement import PREDICTED
 from rooflinekit.evidence.steps import compare_model, read_steps
 from rooflinekit.evidence.why import Why, explain, told
-from rooflinekit.load.answer import AskedLoad
+from rooflinekit.load.answer import Load
 from rooflinekit.model.capacity import MemoryModel
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.speculation import speculate
@@ -90,7 +90,7 @@ class Gap:
         return {name: value for name, value in asdict(self).items() if name != "notes"}
 
 
-def attribute(run: MeasuredRun, expected: LoadPrediction, load: AskedLoad) -> Gap | None:
+def attribute(run: MeasuredRun, expected: LoadPrediction, load: Load) -> Gap | None:
     """Divide the gap of E2EL = TTFT + (osl − 1) · TPOT.
 
     The median gap between tokens is a step without a prefill as long as few steps hold one, and the smallest TTFT is a

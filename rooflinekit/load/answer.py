@@ -75,7 +75,7 @@ _HUNDRED = 100
 
 
 @dataclass(frozen=True)
-class AskedLoad:
+class Load:
     """A load: users of a closed loop, or a rate of arrivals [1/s]; lengths; objectives [s].
 
     requests, warmup: None leaves them to the protocol; burstiness: variation of the gaps of an open loop; cached:
@@ -101,7 +101,7 @@ class AskedLoad:
     least: int = STEADY
     in_flight: float = 0.0
 
-    def on(self, scene: Scene) -> AskedLoad:
+    def on(self, scene: Scene) -> Load:
         """The load with as many requests as fill a deployment and show it steady, where nobody says how many.
 
         An overload is played as long as a full engine.
@@ -112,7 +112,7 @@ class AskedLoad:
         count = in_flight(scene.tables, scene.rules, self.isl.mean, self.osl.mean, each, self.cached)
         return replace(self, in_flight=float(math.ceil(count * scene.replicas)))
 
-    def times(self, replicas: int) -> AskedLoad:
+    def times(self, replicas: int) -> Load:
         """The load with requests for so many replicas."""
         if self.rate is not None and self.requests is None:
             return replace(self, least=replicas * self.least)
@@ -127,14 +127,6 @@ class AskedLoad:
             return open_arrivals(self.rate or 0.0, self.burstiness) + means
         many = "user" if self.users == 1 else "users"
         return f"closed loop of {self.users} {many}, {self.counted:,} requests{means}"
-
-    def __post_init__(self) -> None:
-        """Raise WorkloadError for more requests than are played."""
-        if self.count > MOST:
-            raise WorkloadError(
-                f"{self.count:,} requests are too many for one answer; at most {MOST:,}: give --requests, or simulate "
-                "with --cells"
-            )
 
     @property
     def process(self) -> Process:
@@ -212,7 +204,7 @@ class LoadPlay:
     """A load on one deployment, played at expected step times and, in part, at both ends and at the bound."""
 
     predictor: Predictor
-    asked: AskedLoad
+    asked: Load
     scene: Scene
     played: Played
     knee: float  #: largest rate that can be sustained, by the law; of an overload at most what was served [1/s]
@@ -466,7 +458,7 @@ class LoadPlay:
         return min(count, self.asked.count)
 
     @cached_property
-    def _first_requests(self) -> tuple[AskedLoad, Drawn]:
+    def _first_requests(self) -> tuple[Load, Drawn]:
         """The same requests, as a load of their own."""
         count = self._counted_ends
         return replace(self.asked, requests=count, warmup=0), self.asked.drawn.first(count)
@@ -486,7 +478,7 @@ class LoadPlay:
 
 
 def play_load(
-    predictor: Predictor, asked: AskedLoad, scheduler: Scheduler | None = None, scene: Scene | None = None
+    predictor: Predictor, asked: Load, scheduler: Scheduler | None = None, scene: Scene | None = None
 ) -> LoadPlay:
     """Play a load on one deployment.
 
@@ -500,13 +492,18 @@ def play_load(
     >>> from rooflinekit.load.lengths import Fixed
     >>> from rooflinekit.model.types.deployment import Deployment
     >>> predictor = resolve("llama-3-8b", "h100-sxm", Deployment(), "none").predictor
-    >>> found = play_load(predictor, AskedLoad(Fixed(1024), Fixed(256), users=16))
+    >>> found = play_load(predictor, Load(Fixed(1024), Fixed(256), users=16))
     >>> found.stable, len(found.played.ttft)
     (True, 160)
     """
     scheduler = scheduler or Scheduler(seed=asked.seed)
     scene = scene or scene_for(predictor, asked, scheduler)
     asked = asked.on(scene)
+    if asked.count > MOST:
+        raise WorkloadError(
+            f"{asked.count:,} requests are too many for one answer; at most {MOST:,}: give --requests, or simulate "
+            "with --cells"
+        )
     played = _played(scene, asked, asked.drawn)
     if not played.counted.any():
         longest = scene.limits.max_model_len or scene.blocks * scene.block
@@ -517,7 +514,7 @@ def play_load(
     return LoadPlay(predictor, asked, scene, played, knee, scheduler)
 
 
-def scene_for(predictor: Predictor, asked: AskedLoad, scheduler: Scheduler, longest: int = 0) -> Scene:
+def scene_for(predictor: Predictor, asked: Load, scheduler: Scheduler, longest: int = 0) -> Scene:
     """What requests of these lengths are played on; longest: tokens that the step table has room for at least.
 
     Raises DoesNotFitError where the cache holds not one request.
@@ -525,7 +522,7 @@ def scene_for(predictor: Predictor, asked: AskedLoad, scheduler: Scheduler, long
     return scene_of(predictor, scheduler, asked.typical, max(asked.longest, longest), asked.isl.mean)
 
 
-def largest_rate(scene: Scene, asked: AskedLoad) -> float:
+def largest_rate(scene: Scene, asked: Load) -> float:
     """Requests a second that can be sustained, by the law of a full engine; nothing is played [1/s]."""
     each = full_rate(scene.tables, scene.rules, asked.isl.mean, asked.osl.mean, asked.cached)
     front = scene.front
@@ -573,7 +570,7 @@ def _at_bound(predictor: Predictor) -> Predictor:
 
 
 def _played(
-    scene: Scene, asked: AskedLoad, drawn: Drawn, factors: tuple[float, float] | None = None, size: float = 1.0
+    scene: Scene, asked: Load, drawn: Drawn, factors: tuple[float, float] | None = None, size: float = 1.0
 ) -> Played:
     """Play the requests.
 

@@ -187,14 +187,12 @@ class State(NamedTuple):
     held: Counts
     offset: Counts
     draw: Counts
-    queue_before: Counts
     queue_after: Counts
     placed_before: Counts
     placed_after: Counts
     event_time: Numbers
     event_kind: Counts
     event_stamp: Counts
-    event_before: Counts
     event_after: Counts
     # of each replica
     until: Numbers

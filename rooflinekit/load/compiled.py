@@ -232,14 +232,14 @@ def _name() -> str:
 
 def _kept() -> ModuleType | None:
     """The copy in the cache folder; None where that cannot be written."""
-    text, name = source(cached=True), _name()
+    name = _name()
     try:
         folder = cache_folder()
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{name}.py"
         if not path.exists():
             with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".py", encoding="utf-8", delete=False) as file:
-                file.write(text)
+                file.write(source(cached=True))
             Path(file.name).replace(path)
         spec = spec_from_file_location(name, path)
         assert spec is not None and spec.loader is not None

@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from rooflinekit.load.answer import AskedLoad, LoadPlay, largest_rate, play_load, scene_for
+from rooflinekit.load.answer import Load, LoadPlay, largest_rate, play_load, scene_for
 from rooflinekit.load.scene import Scene, Scheduler
 from rooflinekit.model.operating_point import Predictor
 
@@ -51,7 +51,7 @@ class LoadCurve:
     """
 
     predictor: Predictor
-    asked: AskedLoad
+    asked: Load
     scheduler: Scheduler = field(default_factory=Scheduler)
     most: int = 1
     settled: int = 0
@@ -136,7 +136,7 @@ class LoadCurve:
         >>> from rooflinekit.load.lengths import Fixed
         >>> from rooflinekit.model.types.deployment import Deployment
         >>> predictor = resolve("llama-3-8b", "h100-sxm", Deployment(), "none").predictor
-        >>> curve = LoadCurve(predictor, AskedLoad(Fixed(1000), Fixed(100), rate=1.0))
+        >>> curve = LoadCurve(predictor, Load(Fixed(1000), Fixed(100), rate=1.0))
         >>> round(curve.last(lambda rate: 3.0 / rate).load, 4)
         3.0
         """

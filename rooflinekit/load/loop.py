@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 NOBODY = -1
 FOREVER = math.inf
 FOREVER_STEPS = 1 << 30
+LATEST = 1e300  # a time before forever, and after all others
 # Share of a front end that reads requests while it has more tokens than it can send. Of SGLang before a stub, 256 users
 # with long answers: first tokens played over measured are 1.7, 1.1, 0.9 and 0.7 with shares of 0.02, 0.05, 0.1 and 0.2
 # (benchmarks/front_end/play_stub.py).
@@ -197,7 +198,7 @@ def step_time(
             moved = tokens_time(size, t.exchanged_dense, t.exchanged_counts, t.exchanged_times)
             moved += t.sequence_floor * (local + n)
             least = max(least, moved)
-        time = max(time, least)
+        time = least if least > time else time
     return time
 
 
@@ -310,21 +311,27 @@ def span(first: float, slope: float, steps: int) -> float:
     return steps * first + slope * (steps * (steps - 1) / 2)
 
 
+def steps_within(first: float, slope: float, most: int, seconds: float) -> int:
+    """Steps of a run, of `most`, that about so many seconds hold: n ≈ seconds/(t + slope·n/2), but for a few.
+
+    >>> steps_within(1.0, 0.0, 10, 2.5)
+    2
+    """
+    return min(int(seconds / (first + slope * (seconds / first) / 2)), most)
+
+
 def steps_begun(first: float, slope: float, most: int, seconds: float) -> int:
     """Steps of a run, of `most`, that have begun before so many seconds: the least n of which span(n) reaches them.
 
     >>> steps_begun(1.0, 0.0, 10, 2.5)
     3
     """
-    low = 0
-    high = most - 1
-    while low < high:
-        middle = (low + high) // 2
-        if span(first, slope, middle + 1) < seconds:
-            low = middle + 1
-        else:
-            high = middle
-    return 1 + low
+    n = steps_within(first, slope, most, seconds)
+    while n < most and span(first, slope, n) < seconds:
+        n += 1
+    while n > 1 and span(first, slope, n - 1) >= seconds:
+        n -= 1
+    return max(n, 1)
 
 
 # --- the queue of a replica, and who has a place in it ----------------------------------------------------------------
@@ -332,15 +339,14 @@ def steps_begun(first: float, slope: float, most: int, seconds: float) -> int:
 
 def enqueue(k: Rules, c: Clients, s: State, g: int, j: int, back: bool) -> None:
     """Put a request into the queue: at its back, at its front, or by class where the queue is ordered so."""
-    before = s.queue_tail[g] if back else NOBODY
-    if k.by_class:
+    before = NOBODY
+    after = s.queue_head[g]
+    if after != NOBODY and (sooner(c, s.queue_tail[g], j) if k.by_class else back):
         before = s.queue_tail[g]
-        while before != NOBODY and (
-            c.priority[before] > c.priority[j] or (c.priority[before] == c.priority[j] and before > j)
-        ):
-            before = s.queue_before[before]
-    after = s.queue_head[g] if before == NOBODY else s.queue_after[before]
-    s.queue_before[j] = before
+        after = NOBODY
+    while k.by_class and after != NOBODY and sooner(c, after, j):
+        before = after
+        after = s.queue_after[after]
     s.queue_after[j] = after
     if before == NOBODY:
         s.queue_head[g] = j
@@ -348,22 +354,18 @@ def enqueue(k: Rules, c: Clients, s: State, g: int, j: int, back: bool) -> None:
         s.queue_after[before] = j
     if after == NOBODY:
         s.queue_tail[g] = j
-    else:
-        s.queue_before[after] = j
     s.waiting[g] += 1
 
 
-def dequeue(s: State, g: int) -> int:
+def sooner(c: Clients, j: int, other: int) -> bool:
+    """True if a request is more urgent than another, or as urgent and sent before it."""
+    return c.priority[j] < c.priority[other] or (c.priority[j] == c.priority[other] and j < other)
+
+
+def dequeue(s: State, g: int) -> None:
     """Take the first of the queue."""
-    j = s.queue_head[g]
-    after = s.queue_after[j]
-    s.queue_head[g] = after
-    if after == NOBODY:
-        s.queue_tail[g] = NOBODY
-    else:
-        s.queue_before[after] = NOBODY
+    s.queue_head[g] = s.queue_after[s.queue_head[g]]
     s.waiting[g] -= 1
-    return j
 
 
 def give_place(s: State, g: int, j: int) -> None:
@@ -401,8 +403,6 @@ def blocks_of(k: Rules, c: Clients, j: int, keys: int) -> int:
 
 def reserved_for(k: Rules, c: Clients, s: State, j: int) -> int:
     """Blocks that the rest of its answer takes, where an engine admits no request without room for all of it."""
-    if not k.reserves:
-        return 0
     return blocks_of(k, c, j, c.isl[j] + c.osl[j] - 1) - blocks_of(k, c, j, keys_of(c, s, j))
 
 
@@ -435,10 +435,12 @@ def leave(k: Rules, c: Clients, s: State, r: int, j: int) -> None:
     s.due[j] = NOBODY
     if not k.drafted:
         s.made[j] += s.decoded[r] - s.joined[j]
+    keys = keys_of(c, s, j)
+    if not k.drafted:
         s.growing[r][s.offset[j]] -= 1
-        s.held[j] = blocks_of(k, c, j, keys_of(c, s, j))
+        s.held[j] = blocks_of(k, c, j, keys)
     s.width[r] -= 1
-    s.keys[r] -= keys_of(c, s, j)
+    s.keys[r] -= keys
 
 
 def settle(heap: Counts, n: int, at: int, key: int) -> None:
@@ -446,14 +448,15 @@ def settle(heap: Counts, n: int, at: int, key: int) -> None:
     while at > 0 and heap[(at - 1) // 2] > key:
         heap[at] = heap[(at - 1) // 2]
         at = (at - 1) // 2
-    while 2 * at + 1 < n:
-        down = 2 * at + 1
+    down = 2 * at + 1
+    while down < n:
         if down + 1 < n and heap[down + 1] < heap[down]:
             down += 1
         if heap[down] >= key:
             break
         heap[at] = heap[down]
         at = down
+        down = 2 * at + 1
     heap[at] = key
 
 
@@ -484,11 +487,10 @@ def blocks_of_run(k: Rules, s: State, r: int, steps: int) -> int:
     """Blocks that the next decode steps take."""
     growing = s.growing[r]
     size = k.block
-    if steps == 1:
-        return growing[s.decoded[r] % size]
+    done = s.decoded[r]
     blocks = steps // size * s.width[r]
-    for i in range(steps % size):
-        blocks += growing[(s.decoded[r] + i) % size]
+    for i in range(done, done + steps % size):
+        blocks += growing[i % size]
     return blocks
 
 
@@ -496,8 +498,7 @@ def longest_run(k: Rules, s: State, r: int, most: int) -> int:
     """Decode steps, of `most`, until the next request ends or the blocks run out; at least one."""
     if k.drafted:
         return 1
-    steps = s.ends[r][0] // s.requests - s.decoded[r]
-    steps = min(steps, most)
+    steps = min(s.ends[r][0] // s.requests - s.decoded[r], most)
     size = k.block
     free = s.free[r // k.lanes]
     width = s.width[r]
@@ -548,9 +549,7 @@ def preempt(k: Rules, c: Clients, s: State, r: int) -> None:
     if k.by_class:
         other = j
         while other != NOBODY:
-            if s.home[other] == r and (
-                c.priority[other] > c.priority[j] or (c.priority[other] == c.priority[j] and other > j)
-            ):
+            if s.home[other] == r and sooner(c, j, other):
                 j = other
             other = s.placed_before[other]
     s.counts[PREEMPTED] += 1
@@ -587,10 +586,7 @@ def preempt(k: Rules, c: Clients, s: State, r: int) -> None:
 
 def made_up(k: Rules, s: State, r: int) -> bool:
     """True if this step was made up before the next of the queue came, where scheduling overlaps."""
-    g = r // k.lanes
-    if s.width[r] == 0 or s.waiting[g] == 0:
-        return False
-    return s.queued[s.queue_head[g]] > s.starts[r][0]
+    return s.width[r] > 0 and s.queued[s.queue_head[r // k.lanes]] > s.starts[r][0]
 
 
 def has_place(r: int, c: Clients, k: Rules, s: State) -> bool:
@@ -607,9 +603,9 @@ def has_place(r: int, c: Clients, k: Rules, s: State) -> bool:
         for lane in range(g * k.lanes, (g + 1) * k.lanes):
             if lane != r and s.width[lane]:
                 kept += blocks_needed(k, c, s, lane)
-    kept = max(kept, s.reserved[g])
+    kept = s.reserved[g] if s.reserved[g] > kept else kept
     kept += 1 if k.imports else 0  # its next token may begin a block
-    kept += reserved_for(k, c, s, j)
+    kept += reserved_for(k, c, s, j) if k.reserves else 0
     return blocks_of(k, c, j, c.isl[j] + s.made[j]) <= s.free[g] - kept
 
 
@@ -648,7 +644,8 @@ def admit(now: float, r: int, c: Clients, k: Rules, s: State) -> bool:
     s.target[j] = c.isl[j] + s.made[j]
     s.held[j] = needed
     s.free[g] -= needed
-    s.reserved[g] += reserved_for(k, c, s, j)
+    if k.reserves:
+        s.reserved[g] += reserved_for(k, c, s, j)
     if s.first[j] < 0.0:
         s.begun[j] = now
         s.place_wait[j] = s.blocked_time[g * k.lanes] - s.place_wait[j]
@@ -677,9 +674,7 @@ def choose_prompts(now: float, r: int, short: bool, c: Clients, k: Rules, s: Sta
     partial = s.partial[r]
     for i in range(s.cut_prompts[r]):
         j = partial[i]
-        take = s.target[j] - s.computed[j]
-        take = min(take, budget)
-        take = min(take, k.budget)
+        take = min(s.target[j] - s.computed[j], budget, k.budget)
         if take <= 0:
             break
         budget -= take
@@ -705,8 +700,7 @@ def choose_prompts(now: float, r: int, short: bool, c: Clients, k: Rules, s: Sta
             continue
         take = s.target[j] - s.computed[j]
         if k.chunks:
-            take = min(take, budget)
-            take = min(take, k.budget)
+            take = min(take, budget, k.budget)
             if take < s.target[j] - s.computed[j]:
                 partial[s.cut_prompts[r]] = j
                 s.cut_prompts[r] += 1
@@ -737,18 +731,24 @@ def begin(now: float, r: int, c: Clients, k: Rules, t: Table, h: Table, s: State
     if (k.receive_interval > 1 or k.batch_wait) and width and s.waiting[g] > 0 and s.cut_prompts[r] == 0:
         held = held_back(r, c, k, s)
     s.blocked[r] = width > 0 and not k.joins and s.waiting[g] > 0
-    if held == 0 and (s.cut_prompts[r] > 0 or s.waiting[g] > 0) and (k.joins or width == 0):
+    late = s.waiting[g] > 0 and k.overlap > 0 and made_up(k, s, r)
+    if held == 0 and (s.cut_prompts[r] > 0 or (s.waiting[g] > 0 and not late)) and (k.joins or width == 0):
         n = choose_prompts(now, r, short, c, k, s)
-        width = s.width[r]  # prompts that come computed have joined
+        if k.imports:  # prompts that come computed have joined
+            width = s.width[r]
+            late = s.waiting[g] > 0 and k.overlap > 0 and made_up(k, s, r)
     decodes = width if k.mixes or n == 0 else 0
     if decodes == 0 and n == 0:
-        s.until[r] = -1.0
+        s.until[r] = FOREVER
         return
     steps = 1
     slope = 0.0
     prompts = 0.0
-    padded = decodes + s.ghosts[r] if decodes else 0
-    keys = s.keys[r] + s.ghost_keys[r]
+    padded = decodes
+    keys = s.keys[r]
+    if k.pads:
+        padded += s.ghosts[r] if decodes else 0
+        keys += s.ghost_keys[r]
     if n:
         time = step_time(t, h, padded, keys, n, s.chunk_new[r], s.chunk_past[r], s.firsts[r], s.most_new, s.most_past)
         prompts = time
@@ -759,8 +759,7 @@ def begin(now: float, r: int, c: Clients, k: Rules, t: Table, h: Table, s: State
             alone, slope, steps = run_time(t, h, padded, keys)
             slope = 0.0
             steps = 1
-            prompts -= alone
-            prompts = max(prompts, 0.0)
+            prompts = prompts - alone if prompts > alone else 0.0
         if t.prompt_factor != 1.0 or t.decode_factor != 1.0:
             time = (time - prompts) * t.decode_factor + prompts * t.prompt_factor
             prompts *= t.prompt_factor
@@ -770,7 +769,7 @@ def begin(now: float, r: int, c: Clients, k: Rules, t: Table, h: Table, s: State
             time += t.drafting[padded]
         time *= t.decode_factor
         slope *= t.decode_factor
-        if most > 1 and k.lanes == 1 and not short and not (k.overlap and made_up(k, s, r)):
+        if most > 1 and k.lanes == 1 and not short and not late:
             steps = longest_run(k, s, r, min(most, held) if held else most)
     s.began[r] = now
     s.time[r] = time
@@ -787,8 +786,9 @@ def begin(now: float, r: int, c: Clients, k: Rules, t: Table, h: Table, s: State
         s.until[r] = max(s.until[r], s.exit[g] + stage)
         s.entry[g] = start + stage
         s.exit[g] = s.until[r]
-    s.counts[STAMP] += 1
-    s.stamp[r] = s.counts[STAMP]
+    stamp = s.counts[STAMP] + 1
+    s.counts[STAMP] = stamp
+    s.stamp[r] = stamp
 
 
 def note_gaps(s: State, r: int) -> None:
@@ -851,7 +851,8 @@ def first_token(now: float, r: int, j: int, c: Clients, k: Rules, s: State) -> b
 def finish(now: float, r: int, j: int, c: Clients, k: Rules, s: State) -> None:
     """The last token of a request is out: it gives everything back."""
     g = r // k.lanes
-    s.reserved[g] -= reserved_for(k, c, s, j)
+    if k.reserves:
+        s.reserved[g] -= reserved_for(k, c, s, j)
     if k.pads:
         s.ghosts[r] += 1
         s.ghost_keys[r] += keys_of(c, s, j)
@@ -869,7 +870,8 @@ def advance(now: float, r: int, c: Clients, k: Rules, s: State) -> int:
     ended = 0
     g = r // k.lanes
     steps = s.steps[r]
-    s.ghost_keys[r] += s.ghosts[r] * steps
+    if k.pads:
+        s.ghost_keys[r] += s.ghosts[r] * steps
     if k.drafted:
         s.decoded[r] += 1
         j = s.placed_head[g]
@@ -891,17 +893,19 @@ def advance(now: float, r: int, c: Clients, k: Rules, s: State) -> int:
                     ended += 1
             j = after
         return ended
-    blocks = blocks_of_run(k, s, r, steps)
+    blocks = blocks_of_run(k, s, r, steps) if steps > 1 else s.growing[r][s.decoded[r] % k.block]
     if blocks:
         s.free[g] -= blocks
         if k.reserves:
             s.reserved[g] -= blocks
-    s.decoded[r] += steps
+    decoded = s.decoded[r] + steps
+    s.decoded[r] = decoded
     made = steps * s.width[r]
     s.tokens_out[r] += made
     s.keys[r] += made
     heap = s.ends[r]
-    while s.ending[r] > 0 and heap[0] // s.requests <= s.decoded[r]:
+    beyond = (decoded + 1) * s.requests  # keys of the heap that are below end now
+    while s.ending[r] > 0 and heap[0] < beyond:
         j = heap[0] % s.requests
         drop_end(s, r, 0)
         leave(k, c, s, r, j)
@@ -920,19 +924,20 @@ def end(now: float, r: int, c: Clients, k: Rules, s: State) -> int:
         note_step(k, s, r)
     if k.overlap:
         starts = s.starts[r]
-        i = steps - k.overlap if steps > k.overlap else 0
-        while i < steps:
-            for m in range(k.overlap - 1):
-                starts[m] = starts[m + 1]
-            starts[k.overlap - 1] = s.began[r] + span(s.time[r], s.slope[r], i)
-            i += 1
+        for m in range(k.overlap):
+            i = steps - k.overlap + m
+            if i > 0:
+                starts[m] = s.began[r] + span(s.time[r], s.slope[r], i)
+            else:
+                starts[m] = s.began[r] if i == 0 else starts[m + steps]
     s.steps_made[r] += steps
     s.busy[r] += took
     s.sequence_time[r] += took * (decodes + n)
     s.block_time[r] += took * (k.blocks - s.free[r // k.lanes]) / k.lanes
     if s.blocked[r]:
         s.blocked_time[r] += took
-    s.delays[r] += s.prompts_time[r] if n else 0.0
+    if n:
+        s.delays[r] += s.prompts_time[r]
     ended = 0
     if decodes:
         s.decode_steps[r] += steps
@@ -962,7 +967,7 @@ def end(now: float, r: int, c: Clients, k: Rules, s: State) -> int:
                 kept += 1
         s.cut_prompts[r] = kept
         s.chunks[r] = 0
-    if s.width[r] == 0:
+    if k.pads and s.width[r] == 0:
         s.ghosts[r] = 0
         s.ghost_keys[r] = 0
     return ended
@@ -973,27 +978,27 @@ def end(now: float, r: int, c: Clients, k: Rules, s: State) -> int:
 
 def post(time: float, kind: int, j: int, s: State) -> None:
     """Foresee what happens next to a request, behind all that happens no later."""
-    before = s.counts[TAIL]
-    first = s.counts[HEAD]
-    if first != NOBODY and s.event_time[first] > time:
-        before = NOBODY
-    while before != NOBODY and s.event_time[before] > time:
-        before = s.event_before[before]
-    after = first if before == NOBODY else s.event_after[before]
-    s.event_before[j] = before
+    counts = s.counts
+    before = NOBODY
+    after = counts[HEAD]
+    if after != NOBODY and s.event_time[counts[TAIL]] <= time:
+        before = counts[TAIL]
+        after = NOBODY
+    while after != NOBODY and s.event_time[after] <= time:
+        before = after
+        after = s.event_after[after]
     s.event_after[j] = after
     if before == NOBODY:
-        s.counts[HEAD] = j
+        counts[HEAD] = j
     else:
         s.event_after[before] = j
     if after == NOBODY:
-        s.counts[TAIL] = j
-    else:
-        s.event_before[after] = j
+        counts[TAIL] = j
     s.event_time[j] = time
     s.event_kind[j] = kind
-    s.counts[STAMP] += 1
-    s.event_stamp[j] = s.counts[STAMP]
+    stamp = counts[STAMP] + 1
+    counts[STAMP] = stamp
+    s.event_stamp[j] = stamp
 
 
 def send(now: float, j: int, c: Clients, k: Rules, s: State) -> None:
@@ -1015,10 +1020,17 @@ def send(now: float, j: int, c: Clients, k: Rules, s: State) -> None:
 def read(now: float, j: int, c: Clients, k: Rules, s: State) -> None:
     """A front end begins to read a request."""
     lane = j % len(s.reading)
-    behind = unsent(now, lane % k.replicas, k, s) if k.stream > 0.0 else 0.0
+    behind = 0.0
+    if k.stream > 0.0:
+        g = lane % k.replicas
+        made = 0
+        for r in range(g * k.lanes, (g + 1) * k.lanes):
+            over = steps_over(now, r, s)
+            behind += unsent(now, r, over, k, s)
+            made += s.tokens_out[r] + over * s.decodes[r]
+        s.sent_before[lane] = made
     s.read_since[lane] = now
     s.behind[lane] = behind
-    s.sent_before[lane] = tokens_made(now, lane % k.replicas, k, s)
     post(now + c.front[j] + max(0.0, behind - c.isl[j] * k.tokeniser), READY, j, s)
 
 
@@ -1056,36 +1068,36 @@ def tokens_made(now: float, g: int, k: Rules, s: State) -> int:
     return made
 
 
-def unsent(now: float, g: int, k: Rules, s: State) -> float:
+def unsent(now: float, r: int, over: int, k: Rules, s: State) -> float:
     """Work of a front end for the tokens of the latest step that it has not sent yet [s].
 
     A front end that falls behind joins the tokens of a sequence, so no more than one step's wait.
+    over: decode steps of the run under way that have ended by now.
     """
-    left = 0.0
-    for r in range(g * k.lanes, (g + 1) * k.lanes):
-        over = steps_over(now, r, s)
-        ended = s.last_pass[r]
-        tokens = s.passed[r]
-        if over > 0:
-            ended = s.began[r] + (s.time[r] if over == 1 else span(s.time[r], s.slope[r], over))
-            tokens = s.decodes[r]
-        left += max(0.0, tokens * (k.stream / k.front_ends) - (now - ended))
-    return left
+    ended = s.last_pass[r]
+    tokens = s.passed[r]
+    if over > 0:
+        ended = s.began[r] + span(s.time[r], s.slope[r], over)
+        tokens = s.decodes[r]
+    return max(0.0, tokens * (k.stream / k.front_ends) - (now - ended))
 
 
 def steps_over(now: float, r: int, s: State) -> int:
     """Decode steps of the run under way that have ended by now."""
-    low = 0
-    if s.until[r] >= 0.0 and s.decodes[r] > 0:
-        high = s.steps[r]
-        while low < high:
-            middle = (low + high + 1) // 2
-            took = s.time[r] if middle == 1 else span(s.time[r], s.slope[r], middle)
-            if s.began[r] + took <= now:
-                low = middle
-            else:
-                high = middle - 1
-    return low
+    if s.until[r] == FOREVER or s.decodes[r] == 0:
+        return 0
+    first = s.time[r]
+    began = s.began[r]
+    steps = s.steps[r]
+    if steps == 1:
+        return 1 if began + first <= now else 0
+    slope = s.slope[r]
+    n = steps_within(first, slope, steps, now - began)
+    while n < steps and began + span(first, slope, n + 1) <= now:
+        n += 1
+    while n > 0 and began + span(first, slope, n) > now:
+        n -= 1
+    return n
 
 
 def pass_encoders(now: float, j: int, c: Clients, k: Rules, s: State) -> None:
@@ -1170,10 +1182,10 @@ def submit(now: float, g: int, j: int, c: Clients, k: Rules, s: State) -> None:
     s.under_way[j] = 0.0
     if k.lanes > 1:
         for lane in range(r, r + k.lanes):
-            if s.until[lane] < 0.0:
+            if s.until[lane] == FOREVER:
                 touch(s, lane)
         return
-    if s.until[r] < 0.0:
+    if s.until[r] == FOREVER:
         touch(s, r)
         return
     steps = s.steps[r]
@@ -1195,9 +1207,10 @@ def submit(now: float, g: int, j: int, c: Clients, k: Rules, s: State) -> None:
 def touch(s: State, r: int) -> None:
     """Let a replica look for work at this instant."""
     if not s.touched[r]:
+        count = s.counts[TOUCHED]
         s.touched[r] = True
-        s.order[s.counts[TOUCHED]] = r
-        s.counts[TOUCHED] += 1
+        s.order[count] = r
+        s.counts[TOUCHED] = count + 1
 
 
 def follow(now: float, c: Clients, k: Rules, s: State) -> None:
@@ -1231,12 +1244,12 @@ def end_step(now: float, r: int, c: Clients, k: Rules, s: State) -> None:
     ended = end(now, r, c, k, s)
     for _ in range(ended):
         follow(now, c, k, s)
-    s.until[r] = -1.0
+    s.until[r] = FOREVER
     touch(s, r)
     if k.lanes > 1 and ended:  # their places and blocks are free for the other lanes too
         first = r // k.lanes * k.lanes
         for lane in range(first, first + k.lanes):
-            if s.until[lane] < 0.0:
+            if s.until[lane] == FOREVER:
                 touch(s, lane)
     while s.counts[HELD_HEAD] != NOBODY:
         other = route(c, k, s)
@@ -1251,12 +1264,7 @@ def end_step(now: float, r: int, c: Clients, k: Rules, s: State) -> None:
 def happen(now: float, c: Clients, k: Rules, s: State) -> None:
     """The first of what was foreseen happens to its request."""
     j = s.counts[HEAD]
-    after = s.event_after[j]
-    s.counts[HEAD] = after
-    if after == NOBODY:
-        s.counts[TAIL] = NOBODY
-    else:
-        s.event_before[after] = NOBODY
+    s.counts[HEAD] = s.event_after[j]
     kind = s.event_kind[j]
     if kind == SENT:
         send(now, j, c, k, s)
@@ -1282,6 +1290,15 @@ def forget(s: State) -> None:
     s.counts[GAPS] = 0
 
 
+def next_end(s: State) -> int:
+    """The replica whose step ends next: of several at once, the one whose end was foreseen first."""
+    what = 0
+    for r in range(1, len(s.until)):
+        if s.until[r] < s.until[what] or (s.until[r] == s.until[what] and s.stamp[r] < s.stamp[what]):
+            what = r
+    return what
+
+
 def play(c: Clients, k: Rules, t: Table, h: Table, s: State) -> bool:
     """Play on until all requests have ended or the horizon comes; False where the log is full and play goes on later.
 
@@ -1289,58 +1306,48 @@ def play(c: Clients, k: Rules, t: Table, h: Table, s: State) -> bool:
     """
     counts = s.counts
     until = s.until
-    stamps = s.stamp
     event_time = s.event_time
     engines = k.replicas * k.lanes
-    most = s.requests
-    sends = 0 if c.users else most  # requests that come at times of their own
-    horizon = k.horizon
+    sends = 0 if c.users else s.requests  # requests that come at times of their own
+    sending = c.send[counts[NEXT]] if counts[NEXT] < sends else FOREVER
+    horizon = min(k.horizon, LATEST)
     now = s.times[NOW]
-    while counts[DONE] < most:
-        time = until[0]
-        what = 0  # a replica, or one of the two below
-        if time < 0.0:
-            time = FOREVER
-            what = NOBODY
-        r = 1
-        while r < engines:
-            if until[r] >= 0.0 and (until[r] < time or (until[r] == time and stamps[r] < stamps[what])):
-                time = until[r]
-                what = r
-            r += 1
-        stamp = stamps[what] if what != NOBODY else 0
+    while True:
+        what = next_end(s) if engines > 1 else 0  # a replica, or one of the two below
+        time = until[what]
+        stamp = s.stamp[what]
         j = counts[HEAD]
         if j != NOBODY and (event_time[j] < time or (event_time[j] == time and s.event_stamp[j] < stamp)):
             time = event_time[j]
             stamp = s.event_stamp[j]
             what = engines
-        j = counts[NEXT]
-        if j < sends and (c.send[j] < time or (c.send[j] == time and counts[ARRIVED] < stamp)):
-            time = c.send[j]
+        if sending < time or (sending == time and counts[ARRIVED] < stamp):
+            time = sending
             what = engines + 1
-        if time > now and counts[TOUCHED]:
-            i = 0
-            while i < counts[TOUCHED]:
+        if counts[TOUCHED] and time > now:
+            for i in range(counts[TOUCHED]):
                 r = s.order[i]
                 s.touched[r] = False
-                if until[r] < 0.0:
+                if until[r] == FOREVER:
                     begin(now, r, c, k, t, h, s)
-                i += 1
             counts[TOUCHED] = 0
             continue
-        if what == NOBODY or time > horizon:
+        if time > horizon:
             break
         now = time
-        s.times[NOW] = now
         if what < engines:
             end_step(now, what, c, k, s)
             if s.logging and (counts[ROWS] >= s.room or counts[GAPS] >= s.room):
+                s.times[NOW] = now
                 return False
         elif what == engines:
             happen(now, c, k, s)
         else:
+            j = counts[NEXT]
             counts[NEXT] = j + 1
             counts[STAMP] += 1
             counts[ARRIVED] = counts[STAMP]  # the sending of the next is foreseen now
+            sending = c.send[j + 1] if j + 1 < sends else FOREVER
             send(now, j, c, k, s)
+    s.times[NOW] = now
     return True

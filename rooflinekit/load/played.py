@@ -224,6 +224,12 @@ class Played:
         """Sequences in steps, in the mean over the run and all replicas together."""
         return float(self.replicas["sequence_time"].sum()) / self.now if self.now else 0.0
 
+    @property
+    def most_at_once(self) -> int:
+        """Requests that had a place at once at most, over all replicas together."""
+        came, went = np.sort(self.begun[self.finished]), np.sort(self.end[self.finished])
+        return int((np.arange(1, len(came) + 1) - np.searchsorted(went, came, "right")).max(initial=0))
+
     def pieces(self, values: Numbers, which: Numbers) -> list[Sample]:
         """The values of the requests `which`, by the order in which these ended, in pieces of equal number."""
         if not len(values):

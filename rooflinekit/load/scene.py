@@ -34,16 +34,31 @@ _FOLLOWED = 1 << 26  # tokens beyond which a cache that does not grow is not fol
 
 
 @dataclass(frozen=True)
-class Scheduler:
-    """Scheduler of each replica, number of replicas, and router.
+class CacheTier:
+    """One kind of memory that holds cache blocks which have left the one before.
 
-    None leaves a limit to the engine's default.
+    capacity: of each replica, or of all where it is `shared` [B]; bandwidth: of reads, for each replica (None: the
+    PCIe links of its accelerators) [B/s]; latency: of a load [s]; usd_gb_hour: what a GB costs in an hour; waits: the
+    next step waits for a load, else only the request does.
     """
 
-    policy: str | None = None
-    token_budget: int | None = None
-    max_num_seqs: int | None = None
-    max_model_len: int | None = None
+    name: str
+    capacity: float
+    bandwidth: float | None = None
+    latency: float = 0.0
+    usd_gb_hour: float | None = None
+    waits: bool = False
+    shared: bool = False
+
+
+@dataclass(frozen=True)
+class Scheduler:
+    """Queue and caches of each replica, number of replicas, their router, and pools.
+
+    The forming of steps, and sizes that an engine is told, are `EngineSettings` of the deployment.
+    """
+
+    max_num_seqs: int | None = None  #: in place of the deployment's
     queue_limit: int | None = None
     by_class: bool = False
     imports: bool = False  #: decode replicas, to which prefill replicas hand prompts over
@@ -52,9 +67,17 @@ class Scheduler:
     draft_ms: float = 0.0  #: time to draft one token [ms]
     replicas: int = 1
     router: str = "round-robin"
-    block_size: int | None = None  #: tokens of a cache block; None: as the engine has it
     kv_tokens: int | None = None  #: tokens that the cache of one replica holds; None: as the memory model says
     seed: int = 0
+    swap: bool = False
+    prefix_cache: bool = False
+    hash_tokens: int | None = None  #: prompt tokens that one hash of an arrival stands for; None: one block
+    host_gib: float = 0.0  #: host memory for cache blocks, for each replica [GiB]
+    tiers: tuple[CacheTier, ...] = ()  #: memory behind the accelerators' for prefixes, nearest first
+    prefill_replicas: int = 0
+    link_gb_s: float | None = None  #: from a prefill to a decode replica [GB/s]; None: the accelerators' NICs
+    link_ms: float = 0.0  #: latency of a transfer [ms]
+    staging: int = 64  #: prompts that are computed or wait on one prefill replica at most
 
 
 class EncoderStation:
@@ -333,15 +356,16 @@ def limits_of(predictor: Predictor, chosen: Scheduler, longest: float) -> Limits
     caching = settings.prefix_caching == "on"
     if settings.prefix_caching is None:
         caching = caches_prefixes(plan.deployment.engine, plan.deployment.engine_version)
-    budget = chosen.token_budget or settings.token_budget or int(plan.token_budget)
+    budget = settings.token_budget or int(plan.token_budget)
     sequences = chosen.max_num_seqs or settings.max_num_seqs or int(predictor.memory.rows)
     return Limits(
-        policy=POLICIES[chosen.policy or settings.policy or usual_policy(plan, longest > budget)],
+        policy=POLICIES[settings.policy or usual_policy(plan, longest > budget)],
         token_budget=budget,
         max_num_seqs=int(max(min(sequences, predictor.memory.state_blocks[1]), 1.0)) * dp,
-        max_model_len=chosen.max_model_len or settings.max_model_len or plan.model.max_context,
+        max_model_len=settings.max_model_len or plan.model.max_context,
         queue_limit=chosen.queue_limit,
         by_class=chosen.by_class,
+        swap=chosen.swap,
         receive_interval=settings.scheduler_recv_interval,
         batch_wait=settings.batch_wait,
         prefix_caching=caching,
@@ -426,7 +450,7 @@ def scene_of(predictor: Predictor, chosen: Scheduler, typical: float, longest: i
     tokens = chosen.kv_tokens or kv_capacity_tokens(predictor, typical, limits.max_num_seqs)
     drafting = drafting_of(predictor, chosen, limits.max_num_seqs, isl, typical - isl)
     settings = predictor.plan.deployment.settings
-    block = chosen.block_size or settings.block_size or int(predictor.plan.engine.memory.block)
+    block = settings.block_size or int(predictor.plan.engine.memory.block)
     return Scene(
         shared=_shared_steps(predictor, limits, longest, drafting.verified + 1, predictor.plan.lanes),
         graph_tokens=predictor.plan.graph_tokens,

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, TypeVar, cast
 
 from rooflinekit.load.arrays import Clients, Rules, State, Table
-from rooflinekit.load.loop import COUNTERS, HEAD, HELD_HEAD, HELD_TAIL, MODULUS, NOBODY, TAIL, TIMES, first_draw
+from rooflinekit.load.loop import COUNTERS, FOREVER, HEAD, HELD_HEAD, MODULUS, NOBODY, TIMES, first_draw
 from rooflinekit.model.types.late import np
 
 Record = TypeVar("Record", Clients, Rules, Table, State)
@@ -85,7 +85,7 @@ def new_state(  # noqa: PLR0913, PLR0917 - what there is to lay out
     per_step = most + 2
     log = room + 2 * per_step + 2 if room else 0
     counters = counts(COUNTERS, 0)
-    for place in (HEAD, TAIL, HELD_HEAD, HELD_TAIL):
+    for place in (HEAD, HELD_HEAD):
         counters[place] = NOBODY
     times = numbers(TIMES, 0.0)
     draw = make.draws(seed, n if rules.drafted else 0)
@@ -95,10 +95,10 @@ def new_state(  # noqa: PLR0913, PLR0917 - what there is to lay out
         end=numbers(n, -1.0), under_way=numbers(n, 0.0), place_wait=numbers(n, 0.0), delayed=numbers(n, 0.0),
         last=numbers(n, -1.0), refused=flags(n), home=counts(n, NOBODY), made=counts(n, 0), computed=counts(n, 0),
         target=counts(n, 0), joined=counts(n, 0), due=counts(n, NOBODY), held=counts(n, 0), offset=counts(n, 0),
-        draw=draw, queue_before=counts(n, NOBODY), queue_after=counts(n, NOBODY), placed_before=counts(n, NOBODY),
+        draw=draw, queue_after=counts(n, NOBODY), placed_before=counts(n, NOBODY),
         placed_after=counts(n, NOBODY), event_time=numbers(n, 0.0), event_kind=counts(n, 0),
-        event_stamp=counts(n, 0), event_before=counts(n, NOBODY), event_after=counts(n, NOBODY),
-        until=numbers(replicas, -1.0), stamp=counts(replicas, 0), touched=flags(replicas), order=counts(replicas, 0),
+        event_stamp=counts(n, 0), event_after=counts(n, NOBODY),
+        until=numbers(replicas, FOREVER), stamp=counts(replicas, 0), touched=flags(replicas), order=counts(replicas, 0),
         queue_head=counts(groups, NOBODY), queue_tail=counts(groups, NOBODY), waiting=counts(groups, 0),
         placed_head=counts(groups, NOBODY), placed_tail=counts(groups, NOBODY), places=counts(groups, 0),
         free=counts(groups, rules.blocks), reserved=counts(groups, 0), width=counts(replicas, 0),

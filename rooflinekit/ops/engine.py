@@ -21,6 +21,7 @@ from rooflinekit.estimation.options import Value, part_of, read
 from rooflinekit.estimation.scenario import SimulationOptions
 from rooflinekit.load.arrivals import Arrival
 from rooflinekit.load.lengths import Length, lengths_of
+from rooflinekit.load.scene import Scheduler
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.ops.metrics import Metrics
 from rooflinekit.simulation.decoding import Speculative
@@ -28,7 +29,7 @@ from rooflinekit.simulation.event_loop import Simulation
 from rooflinekit.simulation.ledger import Ledger, RequestObjective
 from rooflinekit.simulation.replica import ObjectReplica
 from rooflinekit.simulation.requests import Job, Source
-from rooflinekit.simulation.simulate import Load, Setup, deployed, fleet_of
+from rooflinekit.simulation.simulate import SentLoad, deployed, fleet_of
 from rooflinekit.specs.files import read_json
 
 _SENDING = ("rate", "concurrency", "arrivals", "trace", "sessions", "speed", "clean", "requests", "warmup", "duration",
@@ -85,7 +86,7 @@ class Deployed:
 
     name: str
     resolved: Resolved
-    setup: Setup
+    setup: Scheduler
     isl: Length
     osl: Length
     prefill: Resolved | None = None
@@ -176,9 +177,9 @@ class PlayedEngine:
     def __init__(self, what: Deployed) -> None:
         self.what = what
         plan = what.resolved.plan
-        most = what.setup.max_model_len or plan.deployment.settings.max_model_len or plan.model.max_context
+        most = plan.deployment.settings.max_model_len or plan.model.max_context
         self.longest = int(most) if most else 1 << 20  #: tokens of the longest request
-        load = Load(iter(()), what.isl.mean + what.osl.mean, self.longest, prompt=what.isl.mean)
+        load = SentLoad(what.isl, what.osl, most=self.longest)
         first = what.prefill or what.resolved
         fleet = fleet_of(what.resolved.predictor, first.predictor, load, what.setup, Ledger(RequestObjective()))
         self.metrics = [Metrics(self.longest) for _ in fleet.all]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple, Unpack
+
+from typing_extensions import override
 
 from rooflinekit.estimation.doubts import load_doubts
 from rooflinekit.estimation.estimator import Resolved, bounds, ends, image_inputs, read_deployment, resolve
@@ -18,13 +20,14 @@ from rooflinekit.estimation.notes import room_for_one
 from rooflinekit.estimation.options import Keywords, OwnKeywords, keywords, number_of, options_of, part_of, read
 from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, SPECULATION_KEYS, WORKLOAD_KEYS, SimulationOptions
-from rooflinekit.load import arrivals as processes
-from rooflinekit.load.answer import FILLING, STEADY, AskedLoad, LoadPlay, scene_for, usual_requests
-from rooflinekit.load.arrivals import Arrival, Burst, ClosedLoop, Drawn, Gamma, Requests, generate
-from rooflinekit.load.lengths import Fixed, Length, longer, parse_length, spread_length
+from rooflinekit.estimation.traffic import load_of
+from rooflinekit.load.answer import FILLING, STEADY, Load, LoadPlay, scene_for
+from rooflinekit.load.arrivals import Arrival, Burst, ClosedLoop, Drawn, Gamma, Requests, generate, parse_process
+from rooflinekit.load.lengths import Empirical, Fixed, Length, lengths_of, spread_length
 from rooflinekit.load.policies import ROUTERS as LOOPED
 from rooflinekit.load.policies import Limits, policy_name
 from rooflinekit.load.scene import (
+    CacheTier,
     Scheduler,
     drafted_steps,
     drafting_of,
@@ -51,10 +54,10 @@ from rooflinekit.simulation.ledger import Ledger, RequestObjective
 from rooflinekit.simulation.outcome import Books, Outcome, summarise
 from rooflinekit.simulation.playing import ledger_of, parts_of, pieces_of, play_scene, samples_of, uses_of, works_of
 from rooflinekit.simulation.replica import HostTier, ObjectReplica
-from rooflinekit.simulation.requests import Job, Source
+from rooflinekit.simulation.requests import Source
 from rooflinekit.simulation.sessions import BLOCK, SessionSource, parse_sessions, session_trace
-from rooflinekit.simulation.tiers import CacheTier, Store, overrun, read_tiers
-from rooflinekit.simulation.traces import Trace, load_trace
+from rooflinekit.simulation.tiers import Store, overrun, read_tiers
+from rooflinekit.simulation.traces import load_trace
 from rooflinekit.simulation.watch import Batches, Timeline, both
 from rooflinekit.specs.engines import caches_prefixes
 from rooflinekit.version import __version__
@@ -70,60 +73,35 @@ _IN_STEP = (
 )
 
 _PREFIX_TOKENS = 16  # granularity of a synthetic shared prefix
+_COUNTED = ("requests", "concurrency")  # options of which each cell has a share
 
 
 @dataclass(frozen=True)
-class Setup(Scheduler):
-    """A scheduler with caches, pools and parts of a fleet."""
+class SentLoad(Load):
+    """A load whose requests are there, one by one.
 
-    swap: bool = False
-    prefix_cache: bool = False
-    hash_tokens: int | None = None  #: prompt tokens that one hash of an arrival stands for; None: one block
-    host_gib: float = 0.0  #: host memory for cache blocks, for each replica [GiB]
-    tiers: tuple[CacheTier, ...] = ()  #: memory behind the accelerators' for prefixes, nearest first
-    prefill_replicas: int = 0
-    link_gb_s: float | None = None  #: from a prefill to a decode replica [GB/s]; None: the accelerators' NICs
-    link_ms: float = 0.0  #: latency of a transfer [ms]
-    staging: int = 64  #: prompts that are computed or wait on one prefill replica at most
-    cells: int = 1  #: parts of the fleet among which requests are dealt at random; the router knows one of them
-
-    def of_cell(self, number: int) -> Setup:
-        """The setup of one cell."""
-        cells = self.cells
-        for name, count in (("replicas", self.replicas), ("prefill_replicas", self.prefill_replicas)):
-            if count % cells:
-                raise WorkloadError(f"{name}={count:,} cannot be divided evenly among {cells:,} cells")
-        if any(tier.shared for tier in self.tiers):
-            raise WorkloadError("cells cannot share a cache tier; leave shared or cells out")
-        replicas, prefills, seed = self.replicas // cells, self.prefill_replicas // cells, cell_seed(self.seed, number)
-        return replace(self, replicas=replicas, prefill_replicas=prefills, seed=seed, cells=1)
-
-
-@dataclass(frozen=True)
-class Load:
-    """Requests of a run: their arrivals, and whether users wait for their answers.
-
-    typical, longest: mean and largest isl + osl, for the size of tables and of the cache; prompt: the mean isl, which a
-    draft reads. duration: the run ends then
-    whatever is left [s].
+    sent: in order of time; most: tokens of the longest, None: as the laws of lengths have it; drawn_by: the laws by
+    which lengths were drawn, None: they are those of a trace; duration: the run ends then, whatever is left [s].
     """
 
-    arrivals: Iterator[Arrival]
-    typical: float
-    longest: int
-    users: int | None = None
-    warmup: int = 0
+    warmup: int | None = 0
+    sent: Iterable[Arrival] = ()
+    most: int | None = None
+    drawn_by: tuple[Length, Length] | None = None
     duration: float = math.inf
-    objective: RequestObjective = field(default_factory=RequestObjective)
-    sessions: SessionSource | None = None  #: in place of arrivals and users
+    sessions: SessionSource | None = None  #: in place of what is sent
     before: Iterable[tuple[int, Sequence[int]]] = ()  #: blocks of former requests by conversation, the latest last
-    count: int = 0  #: of requests, where it is known
-    prompts: int = 0  #: different ones, which are sent again and again (0: no two are equal)
-    cached: float = 0.0  #: mean tokens of a prompt that are in the cache already, the same share of each
-    lengths: tuple[Length, Length] | None = None  #: of prompts and answers; None: those of the arrivals
-    prompt: float = 1.0
-    blocks: bool = False  #: whether prompts are known by their blocks
-    keep: Callable[[Job, float, str], None] | None = None  #: sees every request as it ends: when, and how
+    hash_tokens: int = 0  #: prompt tokens that one hash of a request stands for; 0: no blocks are known
+
+    @property
+    @override
+    def longest(self) -> int:
+        return super().longest if self.most is None else self.most
+
+    @property
+    def objective(self) -> RequestObjective:
+        """Objective of each request."""
+        return RequestObjective(self.ttft, self.tpot)
 
 
 class _Seen(NamedTuple):
@@ -134,13 +112,15 @@ class _Seen(NamedTuple):
     ended: Callable[[int], None] | None = None
 
 
-def serve(resolved: Resolved, load: Load, setup: Setup | None = None, prefill: Resolved | None = None) -> Outcome:
+def serve(
+    resolved: Resolved, load: SentLoad, scheduler: Scheduler | None = None, prefill: Resolved | None = None
+) -> Outcome:
     """Serve a load on replicas of a deployment.
 
     Args:
         resolved: a deployment, as `rooflinekit.estimation.estimator.resolve` returns it.
         load: requests, and how long to go on.
-        setup: scheduler, replicas, caches.
+        scheduler: queue, replicas, caches.
         prefill: the deployment of the prefill replicas, if it is another one; of the same model and cache format.
 
     Raises:
@@ -149,18 +129,18 @@ def serve(resolved: Resolved, load: Load, setup: Setup | None = None, prefill: R
     >>> from rooflinekit.estimation.estimator import resolve
     >>> from rooflinekit.model.types.deployment import Deployment
     >>> deployment = resolve("llama-3-8b", "h100-sxm", Deployment(), "none")
-    >>> load = Load(iter([Arrival(0.0, 1024, 128)] * 64), typical=1152, longest=1152, users=16)
+    >>> load = SentLoad(Fixed(1024), Fixed(128), users=16, sent=[Arrival(0.0, 1024, 128)] * 64)
     >>> outcome = serve(deployment, load)
     >>> outcome.requests.finished, outcome.requests.cut
     (64, 0)
     """
     timeline = Timeline()
-    books, more = _served(resolved, load, setup or Setup(), _Seen(timeline), prefill or resolved)
+    books, more = _served(resolved, load, scheduler or Scheduler(), _Seen(timeline), prefill or resolved)
     return _answered(books, more, timeline)
 
 
-def watched(resolved: Resolved, load: Load, setup: Setup, prefill: Resolved, batches: Batches) -> bool:
-    """Serve for what `batches` and the load's `keep` see alone; whether the run ended by itself. Raises as `serve`."""
+def watched(resolved: Resolved, load: SentLoad, setup: Scheduler, prefill: Resolved, batches: Batches) -> bool:
+    """Serve for what `batches` see alone; whether the run ended by itself. Raises as `serve`."""
     return not _run(resolved, load, setup, None, prefill, batches).interrupted
 
 
@@ -169,11 +149,11 @@ def _answered(books: Books, more: dict[str, Any], timeline: Timeline) -> Outcome
 
 
 def _run(  # noqa: PLR0913, PLR0917 - as `serve`
-    resolved: Resolved, load: Load, setup: Setup, watch: Watch | None, prefill: Resolved, batches: Batches
+    resolved: Resolved, load: SentLoad, setup: Scheduler, watch: Watch | None, prefill: Resolved, batches: Batches
 ) -> Simulation:
-    ledger = Ledger(load.objective, load.keep)
+    ledger = Ledger(load.objective)
     fleet = fleet_of(resolved.predictor, prefill.predictor, load, setup, ledger)
-    source = load.sessions or Source(load.arrivals, load.users, load.warmup)
+    source = load.sessions or Source(iter(load.sent), load.users, load.filling)
     for conversation, hashes in (*load.before, *(load.sessions.before() if load.sessions else ())):
         pool = fleet.all[conversation % len(fleet.prefills or fleet.replicas)].pool
         if isinstance(pool, PrefixPool):
@@ -185,33 +165,35 @@ def _run(  # noqa: PLR0913, PLR0917 - as `serve`
 
 
 def _served(
-    resolved: Resolved, load: Load, setup: Setup, seen: _Seen, prefill: Resolved
+    resolved: Resolved, load: SentLoad, setup: Scheduler, seen: _Seen, prefill: Resolved
 ) -> tuple[Books, dict[str, Any]]:
     """The books of a run, and the other fields of an `Outcome`."""
     timeline, watch, ended = seen
     if watch is None and prefill is resolved and _loop_plays(load, setup):
-        drawn = list(load.arrivals)
-        if all(each.samples == 1 for each in drawn):
-            return _by_loop(resolved, load, setup, Drawn.read(drawn), seen)
-        load = replace(load, arrivals=iter(drawn))
+        load = replace(load, sent=list(load.sent))
+        if all(each.samples == 1 for each in load.sent):
+            return _by_loop(resolved, load, setup, Drawn.read(load.sent), seen)
     if ended is not None:
         watch = both(watch, lambda index, replica, now: ended(replica.ledger.finished))
     return _by_objects(resolved, load, setup, both(timeline, watch), prefill)
 
 
-def _loop_plays(load: Load, setup: Setup) -> bool:
+def _loop_plays(load: SentLoad, setup: Scheduler) -> bool:
     """True if the loop plays it: no blocks with content, no other memory, no pools, no end but that of the requests."""
-    objects = load.sessions or load.keep or load.before or load.duration < math.inf or load.count > _IN_ARRAYS
+    many = load.most is None and load.count > _IN_ARRAYS
+    objects = many or load.sessions or load.before or load.duration < math.inf
     return not (objects or setup.swap or setup.prefix_cache or setup.prefill_replicas or setup.router not in LOOPED)
 
 
-def _by_loop(resolved: Resolved, load: Load, setup: Setup, drawn: Drawn, seen: _Seen) -> tuple[Books, dict[str, Any]]:
+def _by_loop(
+    resolved: Resolved, load: SentLoad, setup: Scheduler, drawn: Drawn, seen: _Seen
+) -> tuple[Books, dict[str, Any]]:
     predictor = resolved.predictor
-    lengths, counted = load.lengths or _means(drawn), len(drawn.isl) - (load.warmup if load.users else 0)
-    asked = AskedLoad(*lengths, load.users, requests=counted, warmup=load.warmup, source=lambda *_: drawn)
-    asked = replace(asked, prompts=load.prompts, cached=load.cached)
-    scene = scene_of(predictor, setup, load.typical, load.longest, asked.isl.mean)
-    clients = scene.clients(drawn, load.users, load.warmup, asked.cached / asked.isl.mean, load.prompts)
+    isl, osl = load.drawn_by or _means(drawn)
+    counted = len(drawn.isl) - (load.filling if load.users else 0)
+    scene = scene_of(predictor, setup, load.typical, load.longest, isl.mean)
+    asked = replace(load, isl=isl, osl=osl, most=None, rate=None, requests=counted, source=lambda *_: drawn)
+    clients = scene.clients(drawn, load.users, load.filling, asked.cached / isl.mean, load.prompts)
     played, gaps, interrupted = play_scene(scene, clients, seen.timeline, seen.ended)
     found = LoadPlay(predictor, asked, scene, played, math.nan, setup)
     works = works_of(played)
@@ -251,7 +233,7 @@ def _means(drawn: Drawn) -> tuple[Length, Length]:
 
 
 def _by_objects(
-    resolved: Resolved, load: Load, setup: Setup, watch: Watch | None, prefill: Resolved
+    resolved: Resolved, load: SentLoad, setup: Scheduler, watch: Watch | None, prefill: Resolved
 ) -> tuple[Books, dict[str, Any]]:
     settings = resolved.plan.deployment.settings
     told = {"cached": load.cached, "seed_reuse": load.prompts}
@@ -274,7 +256,7 @@ def _by_objects(
 
 
 def _said(  # noqa: PLR0913, PLR0917 - the scheduler and the cache of a run
-    resolved: Resolved, setup: Setup, limits: Limits, block: int, blocks: int, notes: tuple[str, ...]
+    resolved: Resolved, setup: Scheduler, limits: Limits, block: int, blocks: int, notes: tuple[str, ...]
 ) -> dict[str, Any]:
     """Fields of an `Outcome` besides its books."""
     warnings = (*resolved.warnings, *version_notes(resolved.plan), *notes)
@@ -282,7 +264,7 @@ def _said(  # noqa: PLR0913, PLR0917 - the scheduler and the cache of a run
         warnings += ("swap has no host memory: preempted requests were computed again; host_gib gives it some",)
     if resolved.plan.lanes > 1:
         warnings += ("stages are played one after the other; `estimate` has what microbatches bring",)
-    inputs = _inputs(resolved.plan, setup, limits) | {"block_size": block, "kv_tokens": blocks * block, "draft": None}
+    inputs = _inputs(resolved.plan, setup, limits, block, blocks)
     if isinstance(resolved.predictor, SpeculativePredictor):
         choice = resolved.predictor.draft.choice
         inputs |= {key: getattr(choice, key) for key in ("draft", "draft_tokens")}
@@ -290,14 +272,14 @@ def _said(  # noqa: PLR0913, PLR0917 - the scheduler and the cache of a run
     return {**about(resolved.plan), "inputs": inputs, "warnings": warnings}
 
 
-def fleet_of(predictor: Predictor, first: Predictor, load: Load, setup: Setup, ledger: Ledger) -> ReplicaFleet:
+def fleet_of(predictor: Predictor, first: Predictor, load: SentLoad, setup: Scheduler, ledger: Ledger) -> ReplicaFleet:
     """Lay out the replicas; those of one deployment share one step table. `first` is that of the prefill replicas."""
     predictor, first = served(predictor), served(first)
-    limits = _limits(predictor, setup, load.longest)
-    draft = drafting_of(predictor, setup, limits.max_num_seqs, load.prompt, load.typical - load.prompt)
+    limits = limits_of(predictor, setup, load.longest)
+    draft = drafting_of(predictor, setup, limits.max_num_seqs, load.isl.mean, load.osl.mean)
     clock = drafted_steps(steps_of(predictor, limits, load.longest, draft.verified + 1), draft)
     alike = first.plan is predictor.plan and not draft.tokens
-    prompts = clock if alike else steps_of(first, _limits(first, setup, load.longest), load.longest)
+    prompts = clock if alike else steps_of(first, limits_of(first, setup, load.longest), load.longest)
 
     front = front_end_of(predictor, setup.replicas)
     if front.encoders and setup.prefill_replicas:
@@ -305,7 +287,7 @@ def fleet_of(predictor: Predictor, first: Predictor, load: Load, setup: Setup, l
     shared: dict[str, Store] = {}
 
     def replica(number: int, own: Predictor, clock: Clock) -> ObjectReplica:
-        limits = _limits(own, setup, load.longest)
+        limits = limits_of(own, setup, load.longest)
         tokens = setup.kv_tokens or kv_capacity_tokens(own, load.typical, limits.max_num_seqs)
         pool = _pool(own, setup, tokens, shared)
         decoding = Speculative(pool, draft, setup.seed) if draft.tokens else Lockstep(pool)
@@ -316,18 +298,15 @@ def fleet_of(predictor: Predictor, first: Predictor, load: Load, setup: Setup, l
     return ReplicaFleet(replicas, setup.router, prefills, _link(first, setup), front)
 
 
-def _limits(predictor: Predictor, chosen: Setup, longest: float) -> Limits:
-    return replace(limits_of(predictor, chosen, longest), swap=chosen.swap)
-
-
-def _block(plan: Plan, setup: Setup) -> int:
+def _block(plan: Plan, setup: Scheduler) -> int:
     """Tokens of a block: as told, or the engine's, made smaller where hashes of prompts are finer."""
-    told = setup.block_size or plan.deployment.settings.block_size
     own = int(plan.engine.memory.block)
-    return told or (math.gcd(own, setup.hash_tokens) if setup.prefix_cache and setup.hash_tokens else own)
+    return plan.deployment.settings.block_size or (
+        math.gcd(own, setup.hash_tokens) if setup.prefix_cache and setup.hash_tokens else own
+    )
 
 
-def _pool(predictor: Predictor, setup: Setup, tokens: int, shared: dict[str, Store]) -> BlockPool:
+def _pool(predictor: Predictor, setup: Scheduler, tokens: int, shared: dict[str, Store]) -> BlockPool:
     size = _block(predictor.plan, setup)
     blocks = max(tokens // size, 1)
     if not setup.prefix_cache:
@@ -361,7 +340,7 @@ def pcie_bandwidth(predictor: Predictor, what: str) -> float:
     return float(accelerator.pcie_bandwidth) * predictor.plan.deployment.gpus
 
 
-def _host(predictor: Predictor, setup: Setup) -> HostTier:
+def _host(predictor: Predictor, setup: Scheduler) -> HostTier:
     """Host memory for preempted requests."""
     if not setup.host_gib:
         return HostTier()
@@ -369,12 +348,12 @@ def _host(predictor: Predictor, setup: Setup) -> HostTier:
     return HostTier(int(_tier(setup) * GIB / block), block / pcie_bandwidth(predictor, "host_gib"))
 
 
-def _tier(setup: Setup) -> float:
+def _tier(setup: Scheduler) -> float:
     """Host memory [GiB] for each of its uses: prefixes and preempted requests divide it."""
     return setup.host_gib / (2 if setup.prefix_cache and setup.swap else 1)
 
 
-def _link(predictor: Predictor, setup: Setup) -> Link:
+def _link(predictor: Predictor, setup: Scheduler) -> Link:
     """The link between replicas: a NIC for each accelerator, or its PCIe link where no NIC is known."""
     if not setup.prefill_replicas:
         return Link()
@@ -387,15 +366,29 @@ def _link(predictor: Predictor, setup: Setup) -> Link:
     return Link(setup.link_ms / 1e3, predictor.memory.kv_bytes_per_token / bandwidth, setup.staging)
 
 
-def _inputs(plan: Plan, setup: Setup, limits: Limits) -> dict[str, Any]:
+def _inputs(plan: Plan, setup: Scheduler, limits: Limits, block: int, blocks: int) -> dict[str, Any]:
     """Every input of the deployment, the scheduler and the fleet, as it was understood."""
-    inputs = {key: getattr(plan.deployment, key) for key in ("tp", "pp", "ep", "dp", "gpus", "encoder_gpus")}
     precision = plan.precision
-    inputs |= {"weights": precision.weights_of(plan.model.matrices[-1]).value, "kv": precision.kv.value}
-    inputs |= {key: value for key, value in asdict(setup).items() if key != "tiers"} | image_inputs(plan)
-    inputs["cache_tier"] = ", ".join(f"{tier.name}={tier.capacity / GB:g}GB" for tier in setup.tiers) or None
-    inputs |= {"token_budget": limits.token_budget, "max_num_seqs": limits.max_num_seqs}
-    return inputs | {"max_model_len": limits.max_model_len, "policy": policy_name(limits.policy)}
+
+    def told(*keys: str, of: object = setup) -> dict[str, Any]:
+        return {key: getattr(of, key) for key in keys}
+
+    return {
+        **told("tp", "pp", "ep", "dp", "gpus", "encoder_gpus", of=plan.deployment),
+        "weights": precision.weights_of(plan.model.matrices[-1]).value,
+        "kv": precision.kv.value,
+        "policy": policy_name(limits.policy),
+        **told("token_budget", "max_num_seqs", "max_model_len", of=limits),
+        **told("queue_limit", "by_class", "imports", "draft_tokens", "acceptance", "draft_ms", "replicas", "router"),
+        "block_size": block,
+        "kv_tokens": blocks * block,
+        **told("seed", "swap", "prefix_cache", "hash_tokens", "host_gib", "prefill_replicas"),
+        **told("link_gb_s", "link_ms", "staging"),
+        "cells": 1,
+        **image_inputs(plan),
+        "cache_tier": ", ".join(f"{tier.name}={tier.capacity / GB:g}GB" for tier in setup.tiers) or None,
+        "draft": None,
+    }
 
 
 def _notes(books: Books) -> Iterator[str]:
@@ -420,199 +413,138 @@ def _notes(books: Books) -> Iterator[str]:
         yield f"too short to judge: {came}. {no_overload}. A longer run (--requests) tells"
 
 
-@dataclass(frozen=True)
-class TrafficQuestion:
-    """Requests as a user says them. Of rate, concurrency, arrivals and trace, one is given; a trace may have users.
-
-    rate: Poisson arrivals [1/s], or with `cv` other than 1, gamma ones. arrivals: as `parse_process` reads it. trace:
-    file, replayed `speed` times as fast; `clean` drops rows that cannot be trusted. shared_prefix: leading tokens that
-    requests have in common, in `prefix_groups` groups. ttft_ms, tpot_ms: the objective.
-    """
-
-    rate: float | None = None
-    cv: float = 1.0
-    concurrency: int | None = None
-    arrivals: str | None = None
-    trace: Path | None = None
-    sessions: str | None = None
-    speed: float = 1.0
-    clean: bool = False
-    isl: str = "1024"
-    osl: str = "256"
-    cached: int = 0
-    requests: int | None = None
-    warmup: int | None = None
-    duration: float = math.inf
-    samples: int = 1
-    classes: tuple[float, ...] = ()
-    shared_prefix: int = 0
-    prefix_groups: int = 1
-    ttft_ms: float | None = None
-    tpot_ms: float | None = None
-
-    def of_cell(self, number: int, cells: int) -> TrafficQuestion:
-        """The requests of one cell: a part of a Poisson stream is one too; rows of a trace are dealt by `dealt`."""
-        if self.arrivals is not None or (self.cv != 1.0 and self.rate is not None):
-            divided = "cells divide Poisson arrivals, users, sessions and traces"
-            raise WorkloadError(f"{divided}; give --rate alone, or leave cells out")
-        counts = dict[str, Any]()
-        for name in ("requests", "concurrency") if self.trace is None else ():
-            if (count := getattr(self, name)) is not None:
-                counts[name] = share(count, number, cells, name)
-        rate = None if self.rate is None else self.rate / (cells if self.trace is None else 1)  # rows are dealt later
-        warmup = self.warmup and self.warmup * (number + 1) // cells - self.warmup * number // cells
-        return replace(self, rate=rate, warmup=warmup, **counts)
-
-
 def make_load(
-    question: TrafficQuestion,
-    seed: int = 0,
+    given: Keywords,
     most: int | None = None,
     images: int = 0,
-    steady: Callable[[AskedLoad], AskedLoad] = lambda asked: asked,
-) -> tuple[Load, int, tuple[str, ...]]:
-    """Arrivals for `simulate`, the tokens that a hash stands for, and notes for the reader.
+    steady: Callable[[Load], Load] = lambda asked: asked,
+) -> tuple[SentLoad, tuple[str, ...]]:
+    """Requests that the options of `simulate` describe, and notes for the reader.
+
+    Of rate, concurrency, arrivals and trace, one is given; a trace may have users.
 
     most: tokens of the longest sequence that the engine admits; images: tokens that come to each prompt's text; steady:
     the load with as many requests as an open loop needs, where nobody says how many.
 
-    >>> load, _, _ = make_load(TrafficQuestion(rate=2.0, requests=3, isl="64", osl="8"))
-    >>> [arrival.isl for arrival in load.arrivals]
+    >>> load, _ = make_load({"rate": 2.0, "requests": 3, "isl": 64, "osl": 8})
+    >>> [arrival.isl for arrival in load.sent]
     [64, 64, 64]
     """
-    given = [key for key in ("arrivals", "trace") if getattr(question, key) is not None]
-    given += [key for key in ("rate", "concurrency") if getattr(question, key) is not None and question.trace is None]
-    if len(given) != 1:
-        what = f"not {' and '.join(given)}" if given else "give one, such as --rate 2"
+    ways = [*part_of(given, ("arrivals", "trace") if "trace" in given else ("arrivals", "rate", "concurrency"))]
+    if len(ways) != 1:
+        what = f"not {' and '.join(ways)}" if ways else "give one, such as --rate 2"
         raise InputError(f"requests come by one of --rate, --concurrency, --arrivals and --trace; {what}")
-    objective = _objective(question)
-    users, warmup = question.concurrency, question.warmup or 0
-    notes: tuple[str, ...] = ()
-    count, lengths, blocks = 0, None, question.shared_prefix >= _PREFIX_TOKENS
-    _refuse_cached(question)
-    if question.sessions is not None:
+    _refuse_cached(given)
+    asked = load_of(given, images)
+    if "sessions" in given:
         if images:
             raise InputError("images and sessions exclude each other: which turns show images is not known")
-        return _sessions(question, seed, most, objective)
-    if question.trace is not None:
-        trace, lengths = _traced(question, seed)
-        trace = replace(trace, isl=[each + images for each in trace.isl]) if images else trace
-        arrivals = trace.arrivals(question.speed, question.requests)
-        if users is not None:
-            arrivals = (arrival._replace(time=0.0) for arrival in arrivals)
-        prompt, typical = sum(trace.isl) / len(trace), (sum(trace.isl) + sum(trace.osl)) / len(trace)
-        longest = max(isl + osl for isl, osl in zip(trace.isl, trace.osl, strict=True))
-        notes, blocks = trace.notes, blocks or len(trace.blocks) > 0
-        hash_tokens = trace.block_tokens or _PREFIX_TOKENS
+        return _sessions(given, asked, most)
+    load, count, notes = (_traced if "trace" in given else _generated)(given, asked, images, steady)
+    if load.users is None and load.filling >= count:
+        raise WorkloadError(f"warmup={load.filling} leaves none of {count:,} requests to count; use fewer")
+    return _dressed(load, given), notes
+
+
+def _generated(
+    given: Keywords, asked: Load, _: int, steady: Callable[[Load], Load]
+) -> tuple[SentLoad, int, tuple[str, ...]]:
+    """Requests of the laws of lengths that come by a process, how many they are, and notes."""
+    process = parse_process(given["arrivals"]) if "arrivals" in given else asked.process
+    requests, warmup, duration = asked.requests, asked.warmup or 0, given.get("duration", math.inf)
+    usual = requests is None and duration == math.inf
+    if isinstance(process, ClosedLoop):
+        asked = replace(asked, users=process.users, requests=process.prompts, warmup=process.warmup)
+    elif isinstance(process, Gamma) and usual:
+        asked = steady(replace(asked, rate=process.rate, burstiness=process.cv))
     else:
-        process, hash_tokens = _process(question), _PREFIX_TOKENS
-        isl, osl = longer(parse_length(question.isl), images), parse_length(question.osl)
-        count = question.requests or STEADY
-        if isinstance(process, Gamma) and question.requests is None and math.isinf(question.duration):
-            told: dict[str, Any] = {"warmup": question.warmup, "cached": float(question.cached)}
-            asked = steady(AskedLoad(isl, osl, rate=process.rate, burstiness=process.cv, **told))
-            count, warmup = asked.count, asked.filling
-        elif question.warmup is None and question.requests is None and math.isinf(question.duration) and users is None:
-            warmup = STEADY // FILLING  # of an open loop: while the engine fills
-        if isinstance(process, ClosedLoop):
-            users, warmup, count = process.users, process.warmup, process.prompts + process.warmup
-        elif isinstance(process, Burst) and not process.period_s:
-            count = min(question.requests or process.size, process.size)
-        at_once = min(process.size if isinstance(process, Burst) else users or 1, count)
-        if at_once > _AT_ONCE:
-            raise WorkloadError(f"{at_once:,} requests at once are too many to simulate; at most {_AT_ONCE:,}")
-        arrivals = generate(process, Requests(isl, osl, question.classes), count, seed)
-        lengths = isl, osl
-        prompt, typical, longest = isl.mean, isl.mean + osl.mean, int(isl.quantile(1.0) + osl.quantile(1.0))
-        notes = tuple(_of_users(users or 0, count - warmup, osl))
-    sent = count if question.trace is None else min(len(trace), question.requests or len(trace))
-    if users is None and warmup >= sent:
-        raise WorkloadError(f"warmup={warmup} leaves none of {sent:,} requests to count; use fewer")
-    arrivals = _dressed(arrivals, question)
-    load = Load(arrivals, typical, longest, users, warmup, question.duration, objective, count=count, lengths=lengths,
-                prompt=prompt, blocks=blocks, cached=float(question.cached))  # fmt: skip
-    return load, hash_tokens, notes
+        if isinstance(process, Burst) and usual and asked.warmup is None:
+            warmup = STEADY // FILLING  # while the engine fills
+        if isinstance(process, Burst) and not process.period_s:
+            requests = min(requests or process.size, process.size)
+        asked = replace(asked, requests=requests or STEADY, warmup=warmup)
+    at_once = min(process.size if isinstance(process, Burst) else asked.users or 1, asked.count)
+    if at_once > _AT_ONCE:
+        raise WorkloadError(f"{at_once:,} requests at once are too many to simulate; at most {_AT_ONCE:,}")
+    sent = generate(process, Requests(asked.isl, asked.osl, _shares(given)), asked.count, asked.seed)
+    load = SentLoad(**vars(asked) | {"warmup": asked.filling}, sent=sent, drawn_by=(asked.isl, asked.osl))
+    return load, asked.count, tuple(_of_users(asked))
 
 
-def _of_users(users: int, requests: int, osl: Length) -> Iterator[str]:
+def _of_users(asked: Load) -> Iterator[str]:
     """Notes on a closed loop: users without a request, and users in step."""
-    crowd = min(users, requests)
-    if crowd < users:
-        yield FEWER.format(crowd=crowd, users=users)
-    if crowd > 1 and osl.quantile(0.0) == osl.quantile(1.0):
+    if asked.at_once < (asked.users or 0):
+        yield FEWER.format(crowd=asked.at_once, users=asked.users)
+    if asked.at_once > 1 and asked.osl.quantile(0.0) == asked.osl.quantile(1.0):
         yield _IN_STEP
 
 
-def _refuse_cached(question: TrafficQuestion) -> None:
+def _refuse_cached(given: Keywords) -> None:
     """Raise InputError or WorkloadError where no prompt has so many tokens in the cache."""
-    if question.cached and (question.trace is not None or question.sessions is not None):
+    cached = given.get("cached", 0)
+    if cached and part_of(given, ("trace", "sessions")):
         raise InputError("cached is about prompts of stated lengths; leave it out with sessions and traces")
-    if question.cached >= (isl := parse_length(question.isl).mean):
-        raise WorkloadError(f"cached={question.cached} leaves nothing of isl={isl:g} to compute; use less")
+    if cached >= (isl := lengths_of(given)[0].mean):
+        raise WorkloadError(f"cached={cached} leaves nothing of isl={isl:g} to compute; use less")
 
 
-def _traced(question: TrafficQuestion, seed: int) -> tuple[Trace, tuple[Length, Length] | None]:
-    """The trace with times, unless users wait for their answers; and lengths of --isl and --osl, where it has none."""
-    assert question.trace is not None
-    trace, lengths = load_trace(question.trace, question.clean), None
-    if not trace.sized:
-        lengths = parse_length(question.isl), parse_length(question.osl)
-        drawn = [*generate(Burst(len(trace)), Requests(*lengths), len(trace), seed)]
+def _traced(given: Keywords, asked: Load, images: int, _: object) -> tuple[SentLoad, int, tuple[str, ...]]:
+    """Rows of a trace, at its times unless users wait for their answers, and of --isl and --osl where it has none."""
+    trace = load_trace(Path(given["trace"]), given.get("clean", False))
+    laws, users, rate = None if trace.sized else lengths_of(given), asked.users, asked.rate
+    if laws is not None:
+        drawn = [*generate(Burst(len(trace)), Requests(*laws), len(trace), asked.seed)]
         trace = replace(trace, isl=[each.isl for each in drawn], osl=[each.osl for each in drawn], sized=True)
-    if question.concurrency is not None and question.rate is not None:
+    if users is not None and rate is not None:
         raise InputError("--concurrency is a closed loop and --rate an open one; give one of them")
-    return (trace if question.concurrency else trace.coming(question.rate, question.cv, seed)), lengths
+    trace = trace if users else trace.coming(rate, asked.burstiness, asked.seed)
+    trace = replace(trace, isl=[each + images for each in trace.isl]) if images else trace
+    sent = trace.arrivals(given.get("speed", 1.0), asked.requests)
+    if users is not None:
+        sent = (arrival._replace(time=0.0) for arrival in sent)
+    isl, osl = Empirical.of(trace.isl), Empirical.of(trace.osl)
+    most = max(map(sum, zip(trace.isl, trace.osl, strict=True)))
+    blocks = (trace.block_tokens or _PREFIX_TOKENS) if len(trace.blocks) else 0
+    rows = {"isl": isl, "osl": osl, "warmup": asked.warmup or 0}
+    load = SentLoad(**vars(asked) | rows, sent=sent, most=most, drawn_by=laws, hash_tokens=blocks)
+    return load, min(len(trace), asked.requests or len(trace)), trace.notes
 
 
-def _objective(question: TrafficQuestion) -> RequestObjective:
-    return RequestObjective(*(None if ms is None else ms / 1e3 for ms in (question.ttft_ms, question.tpot_ms)))
-
-
-def _sessions(
-    question: TrafficQuestion, seed: int, most: int | None, objective: RequestObjective
-) -> tuple[Load, int, tuple[str, ...]]:
+def _sessions(given: Keywords, asked: Load, most: int | None) -> tuple[SentLoad, tuple[str, ...]]:
     """Sessions at a rate of requests, or so many at a time; mean lengths are those of a thousand requests."""
-    if question.arrivals is not None or question.trace is not None:
+    if part_of(given, ("arrivals", "trace")):
         raise InputError("sessions come at a --rate of requests, or --concurrency of them at a time")
-    law, users, osl = parse_sessions(question.sessions or ""), question.concurrency, parse_length(question.osl)
+    law, warmup = parse_sessions(given["sessions"]), asked.warmup or 0
     most = min(law.most or _LONGEST, most or _LONGEST)
-    count = (question.requests or (usual_requests(users))) + (question.warmup or 0)
-    made = partial(SessionSource, law, osl, most, seed=seed)
-    seen = session_trace(made(rate=question.rate or 1.0))
-    source = made(rate=question.rate, users=users, requests=count, warmup=question.warmup or 0)
-    prompts, answers, came = sum(seen.isl[seen.former :]), sum(seen.osl[seen.former :]), len(seen) - seen.former
-    load = Load(iter(()), (prompts + answers) / came, most, users, 0, question.duration, objective, source,
-                prompt=prompts / came, blocks=True)  # fmt: skip
-    return load, BLOCK, law.cut(most, osl.mean)
-
-
-def _process(question: TrafficQuestion) -> processes.Process:
-    if question.arrivals is not None:
-        return processes.parse_process(question.arrivals)
-    if question.concurrency is not None:
-        return ClosedLoop(
-            question.concurrency, question.requests or usual_requests(question.concurrency), question.warmup or 0
-        )
-    return Gamma(float(question.rate or 0.0), question.cv)
-
-
-def _dressed(arrivals: Iterator[Arrival], question: TrafficQuestion) -> Iterator[Arrival]:
-    """Give arrivals their samples and their shared prefix."""
-    if question.samples > 1:
-        arrivals = (arrival._replace(samples=question.samples) for arrival in arrivals)
-    blocks = question.shared_prefix // _PREFIX_TOKENS
-    if not blocks:
-        return arrivals
-    groups = [tuple(range(group * blocks, (group + 1) * blocks)) for group in range(question.prefix_groups)]
-    return (
-        arrival._replace(hashes=groups[number % question.prefix_groups][: arrival.isl // _PREFIX_TOKENS])
-        for number, arrival in enumerate(arrivals)
+    made = partial(SessionSource, law, asked.osl, most, seed=asked.seed)
+    seen = session_trace(made(rate=asked.rate or 1.0))
+    isl, osl = (Empirical.of(each[seen.former :]) for each in (seen.isl, seen.osl))
+    sessions = made(rate=asked.rate, users=asked.users, requests=asked.counted + warmup, warmup=warmup)
+    load = SentLoad(
+        **vars(asked) | {"isl": isl, "osl": osl, "warmup": 0}, most=most, sessions=sessions, hash_tokens=BLOCK
     )
+    return replace(load, duration=given.get("duration", math.inf)), law.cut(most, asked.osl.mean)
 
 
-_QUESTION, _SETUP = (tuple(field.name for field in fields(kind)) for kind in (TrafficQuestion, Setup))
+def _dressed(load: SentLoad, given: Keywords) -> SentLoad:
+    """The load, whose requests have samples and a shared prefix."""
+    sent, samples = load.sent, given.get("samples", 1)
+    if samples > 1:
+        sent = (arrival._replace(samples=samples) for arrival in sent)
+    load = replace(load, sent=sent, duration=given.get("duration", math.inf))
+    blocks, many = given.get("shared_prefix", 0) // _PREFIX_TOKENS, given.get("prefix_groups", 1)
+    if not blocks:
+        return load
+    groups = [tuple(range(group * blocks, (group + 1) * blocks)) for group in range(many)]
+    sent = (
+        arrival._replace(hashes=groups[number % many][: arrival.isl // _PREFIX_TOKENS])
+        for number, arrival in enumerate(sent)
+    )
+    return replace(load, sent=sent, hash_tokens=load.hash_tokens or _PREFIX_TOKENS)
+
+
+_SCHEDULER = tuple(field.name for field in fields(Scheduler) if field.name != "max_num_seqs")  # the deployment has it
 _PLACES = {"workers", "scheduler"}  # where cells are played, of which no number depends
-_NAMES = {"burstiness": "cv", "ttft": "ttft_ms", "tpot": "tpot_ms"}  # of options in a `Question`
 
 
 @keywords(SimulationOptions)
@@ -642,7 +574,9 @@ def simulate(
     (50, 'bound')
     """
     given = read(SimulationOptions, scenario)
-    cells, timeline = given.get("cells", 1), Timeline()
+    if "sessions" in given:
+        given.setdefault("osl", parse_sessions(given["sessions"]).answer)
+    asked, cells, timeline = _asked(given), given.get("cells", 1), Timeline()
     if cells == 1:
         books, more = _played(model, gpu, given, _Seen(timeline, watch, progress))
     elif watch is not None:
@@ -650,25 +584,24 @@ def simulate(
     else:
         first, more = _played(model, gpu, given, _Seen())
         mark = (__version__, model, gpu, sorted((name, given[name]) for name in given.keys() - _PLACES))
-        store = KeptCells(kept, mark, _objective(_question(given))) if kept else None
+        store = KeptCells(kept, mark, first.ledger.objective) if kept else None
         play, workers = partial(_cell, model, gpu, given), whole_number(given.get("workers", 1), "workers")
         deal = partial(played, workers=workers, scheduler=given.get("scheduler"))
         books = deal(first, play, cells, kept=store, progress=progress)
         more["inputs"] |= {name: given.get(name, 0) for name in ("prefill_replicas", "seed")}
         more["inputs"] |= {"replicas": given.get("replicas", 1), "cells": cells}
-    question = _question(given)
-    more["inputs"] = _asked(question) | more["inputs"]
-    more["warnings"] += tuple(_stream_note(question, books))
+    more["inputs"] = asked | more["inputs"]
+    more["warnings"] += tuple(_stream_note(given, books))
     return _answered(books, more, timeline)
 
 
-def _stream_note(question: TrafficQuestion, books: Books) -> Iterator[str]:
+def _stream_note(given: Keywords, books: Books) -> Iterator[str]:
     """Note where an open stream of sessions sent another number of requests than was asked for."""
-    if question.sessions is None or question.rate is None or question.duration < math.inf or books.interrupted:
+    if not {"sessions", "rate"} <= given.keys() or given.get("duration", math.inf) < math.inf or books.interrupted:
         return
-    asked = (question.requests or STEADY) + (question.warmup or 0)
+    asked = given.get("requests", STEADY) + given.get("warmup", 0)
     if books.ledger.arrived != asked:
-        mean = f"the {asked / question.rate:.4g} s in which {asked:,} come in the mean"
+        mean = f"the {asked / given['rate']:.4g} s in which {asked:,} come in the mean"
         yield f"{books.ledger.arrived:,} requests came in {mean}: sessions send as their users think"
 
 
@@ -684,53 +617,74 @@ def _played(
     if given.get("draft_tokens") and not {"acceptance", "draft"} & given.keys():
         both_of = "--acceptance, the share of its tokens that is accepted, and --draft-ms, its time a token"
         raise InputError(f"draft_tokens needs a draft: give {both_of}; or name it: --draft")
-    question, cells = _question(given), given.get("cells", 1)
+    cells, own = given.get("cells", 1), given
     resolved, setup = deployed(model, gpu, given)
-    most = resolved.plan.deployment.settings.max_model_len or resolved.plan.model.max_context
+    deployment = resolved.plan.deployment
+    most = deployment.settings.max_model_len or resolved.plan.model.max_context
     if max(setup.replicas, setup.prefill_replicas) > _TOGETHER * cells:
         raise WorkloadError(f"one simulation has at most {_TOGETHER:,} replicas; --cells divides more of them")
     if cells > 1:
-        setup, question = setup.of_cell(number), question.of_cell(number, cells)
-    steady = partial(_steady, resolved.predictor, setup)
-    load, hash_tokens, notes = make_load(question, setup.seed, most, resolved.plan.image_tokens, steady)
-    if cells > 1 and question.trace is not None:
-        load = replace(load, arrivals=dealt(load.arrivals, given.get("seed", 0), number, cells))
-    load, deployment = replace(load, prompts=given.get("seed_reuse", 0)), resolved.plan.deployment
+        own = _of_cell(given, setup, number)
+        setup = replace(setup, **part_of(own, ("replicas", "prefill_replicas", "seed")))
+    load, notes = make_load(own, most, resolved.plan.image_tokens, partial(_steady, resolved.predictor, setup))
+    if cells > 1 and "trace" in given:
+        load = replace(load, sent=dealt(iter(load.sent), given.get("seed", 0), number, cells))
     told = deployment.settings.prefix_caching
     if setup.prefix_cache and told == "off":
         raise InputError("prefix_cache and prefix_caching=off exclude each other; give one of them")
-    usual = load.blocks and told is None and not setup.prefix_cache
-    setup = replace(setup, prefix_cache=setup.prefix_cache or (load.blocks and told == "on"))
+    usual = load.hash_tokens and told is None and not setup.prefix_cache
+    caches = setup.prefix_cache or (load.hash_tokens > 0 and told == "on")
     if usual and caches_prefixes(deployment.engine, deployment.engine_version):
-        setup, own = replace(setup, prefix_cache=True), deployment.engine
-        notes += (f"the prefix cache is on, as {own} has it by default; --prefix-caching off computes prompts anew",)
-    setup = replace(setup, hash_tokens=setup.hash_tokens or hash_tokens)
+        caches, engine = True, deployment.engine
+        notes += (f"the prefix cache is on, as {engine} has it by default; --prefix-caching off computes prompts anew",)
+    hashed = setup.hash_tokens or load.hash_tokens or _PREFIX_TOKENS
+    setup = replace(setup, prefix_cache=caches, hash_tokens=hashed)
     with room_for_one(resolved.predictor, load.typical - 1.0, 1.0):
         books, more = _served(resolved, load, setup, seen, resolved)
     return books, more | {"warnings": (*notes, *_idle(given, load, setup), *more["warnings"])}
 
 
-def _steady(predictor: Predictor, setup: Setup, asked: AskedLoad) -> AskedLoad:
+def _of_cell(given: Keywords, setup: Scheduler, number: int) -> OwnKeywords:
+    """The options of one cell: a part of a Poisson stream is one too; rows of a trace are dealt later."""
+    cells, own = given["cells"], {**given, "seed": cell_seed(setup.seed, number)}
+    for name, count in (("replicas", setup.replicas), ("prefill_replicas", setup.prefill_replicas)):
+        if count % cells:
+            raise WorkloadError(f"{name}={count:,} cannot be divided evenly among {cells:,} cells")
+        own[name] = count // cells
+    if any(tier.shared for tier in setup.tiers):
+        raise WorkloadError("cells cannot share a cache tier; leave shared or cells out")
+    if "arrivals" in given or (given.get("burstiness", 1.0) != 1.0 and "rate" in given):
+        divided = "cells divide Poisson arrivals, users, sessions and traces"
+        raise WorkloadError(f"{divided}; give --rate alone, or leave cells out")
+    if "warmup" in given:
+        own["warmup"] = given["warmup"] * (number + 1) // cells - given["warmup"] * number // cells
+    if "trace" not in given:
+        own |= {name: share(count, number, cells, name) for name, count in part_of(given, _COUNTED).items()}
+        own |= {name: rate / cells for name, rate in part_of(given, ("rate",)).items()}
+    return own
+
+
+def _steady(predictor: Predictor, setup: Scheduler, asked: Load) -> Load:
     """The load with as many requests as an open loop needs on a deployment."""
     with room_for_one(predictor, asked.isl.mean, asked.osl.mean):
         return asked.on(scene_for(predictor, asked, setup))
 
 
-def deployed(model: str | PathLike[str], gpu: str | PathLike[str], given: Keywords) -> tuple[Resolved, Setup]:
+def deployed(model: str | PathLike[str], gpu: str | PathLike[str], given: Keywords) -> tuple[Resolved, Scheduler]:
     """A deployment and its setup, of options that were read; raises as `simulate`."""
     draft = Speculation.read(part_of(given, SPECULATION_KEYS)) if _NAMED & given.keys() else None
     if draft is not None and "draft_ms" in given:
         raise InputError("draft and draft_ms exclude each other: the time of a named draft is known; leave one out")
     deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
     resolved = resolve(model, gpu, deployment, given.get("calibration"), draft)
-    chosen = part_of(given, _SETUP) | {"tiers": read_tiers(given.get("cache_tier"))}
+    chosen = part_of(given, _SCHEDULER) | {"tiers": read_tiers(given.get("cache_tier"))}
     if "order" in given:
         chosen["by_class"] = given["order"] == "priority"
     if draft is not None:  # of the predictor
         chosen = {key: value for key, value in chosen.items() if key not in SPECULATION_KEYS}
     elif "acceptance" in given:  # one of all drafted tokens
         chosen["acceptance"] = number_of("acceptance", given["acceptance"])
-    return resolved, Setup(**chosen)
+    return resolved, Scheduler(**chosen)
 
 
 _NAMED = {"draft", "draft_tree", "draft_tp"}  # options of a draft whose time is known
@@ -748,7 +702,7 @@ _WITHOUT = {
 }
 
 
-def _idle(given: Keywords, load: Load, setup: Setup) -> Iterator[str]:
+def _idle(given: Keywords, load: SentLoad, setup: Scheduler) -> Iterator[str]:
     """Warnings on options without effect: they go with another one, or another one decides."""
     known = options_of(SimulationOptions)
     told = [name for name, value in given.items() if value != known[name].default]
@@ -756,39 +710,36 @@ def _idle(given: Keywords, load: Load, setup: Setup) -> Iterator[str]:
     for name in told:
         if name in _WITH and not set(_WITH[name]) & set(told):
             yield f"{name} has no part here: it goes with {' or '.join(_WITH[name])}, which was not given"
-        alone = load.lengths and name.startswith(("isl", "osl")), given.get("rate") and name == "burstiness"
+        alone = load.drawn_by and name.startswith(("isl", "osl")), given.get("rate") and name == "burstiness"
         if given.get("trace") and any(alone):
             continue  # of a trace that has times alone, or lengths
         for other in (each for each in _WITHOUT.get(name, ()) if given.get(each)):
             yield f"{name} has no part here: {other} decides it"
 
 
-def _asked(question: TrafficQuestion) -> dict[str, Any]:
+_ASKED: Keywords = {
+    "rate": None, "burstiness": 1.0, "concurrency": None, "arrivals": None, "trace": None, "sessions": None,
+    "speed": 1.0, "clean": False, "isl": None, "osl": None, "cached": 0, "requests": None, "warmup": None,
+    "duration": None, "samples": 1, "classes": (), "shared_prefix": 0, "prefix_groups": 1, "ttft": None, "tpot": None,
+}  # fmt: skip
+_CALLED = {"burstiness": "cv", "ttft": "objective_ttft_ms", "tpot": "objective_tpot_ms"}  # in inputs
+
+
+def _asked(given: Keywords) -> dict[str, Any]:
     """The load as plain values: a path as text, no end as None, objectives by names that are no result's."""
-    asked = {field.name: getattr(question, field.name) for field in fields(question)}
-    asked |= {"trace": question.trace and str(question.trace), "classes": list(question.classes)}
-    asked["duration"] = None if math.isinf(question.duration) else question.duration
-    objective = {f"objective_{key}": asked.pop(key) for key in ("ttft_ms", "tpot_ms")}
-    return asked | objective
+    asked = {name: given.get(name, usual) for name, usual in _ASKED.items()}
+    asked |= {
+        key: spread_length(key, given.get(key, WORKLOAD_KEYS[key]), given.get(f"{key}_cv")) for key in ("isl", "osl")
+    }
+    asked |= {"trace": asked["trace"] and str(Path(asked["trace"])), "classes": list(_shares(given))}
+    asked["duration"] = None if asked["duration"] == math.inf else asked["duration"]
+    return {_CALLED.get(name, name): value for name, value in asked.items()}
 
 
-def _question(given: OwnKeywords) -> TrafficQuestion:
-    """The requests that options describe; a mean and its variation are a log-normal length."""
-    asked = {_NAMES.get(key, key): value for key, value in given.items() if _NAMES.get(key, key) in _QUESTION}
-    for key, usual in WORKLOAD_KEYS.items():
-        if key in ("isl", "osl"):
-            asked[key] = spread_length(key, given.get(key, usual), given.get(f"{key}_cv"))
-    if isinstance(asked.get("classes"), str):
-        asked["classes"] = _shares(asked["classes"])
-    if "trace" in asked:
-        asked["trace"] = Path(asked["trace"])
-    if "sessions" in asked and "osl" not in given:
-        asked["osl"] = str(parse_sessions(asked["sessions"]).answer)
-    return TrafficQuestion(**asked)
-
-
-def _shares(text: str) -> tuple[float, ...]:
+def _shares(given: Keywords) -> tuple[float, ...]:
+    """Shares of priority classes. Raises InputError for a text that is none."""
+    told = given.get("classes", ())
     try:
-        return tuple(float(part) for part in text.split(",")) if text else ()
+        return tuple(map(float, told.split(","))) if isinstance(told, str) and told else tuple(told)
     except ValueError:
-        raise InputError(f"classes must be shares such as 0.2,0.8, not {text!r}") from None
+        raise InputError(f"classes must be shares such as 0.2,0.8, not {told!r}") from None

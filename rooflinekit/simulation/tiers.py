@@ -4,33 +4,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from rooflinekit.estimation.options import quantity
+from rooflinekit.load.scene import CacheTier
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.model.types.units import GB, GIB
 
 _WORDS = ("sync", "shared")
 _LIKE = "write it like host=200GB,50GB/s,10us or remote=20TB,5GB/s,1ms,shared"
-
-
-@dataclass(frozen=True)
-class CacheTier:
-    """One kind of memory that holds cache blocks which have left the one before.
-
-    capacity: of each replica, or of all where it is `shared` [B]; bandwidth: of reads, for each replica (None: the
-    PCIe links of its accelerators) [B/s]; latency: of a load [s]; usd_gb_hour: what a GB costs in an hour; waits: the
-    next step waits for a load, else only the request does.
-    """
-
-    name: str
-    capacity: float
-    bandwidth: float | None = None
-    latency: float = 0.0
-    usd_gb_hour: float | None = None
-    waits: bool = False
-    shared: bool = False
 
 
 def read_tiers(given: str | Sequence[str] | None) -> tuple[CacheTier, ...]:

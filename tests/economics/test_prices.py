@@ -13,7 +13,7 @@ from rooflinekit.decision.economics.price import Purchase, hourly_price, quoted_
 from rooflinekit.decision.economics.token_prices import TokenTimes, token_prices, token_times
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.estimation.options import quantity
-from rooflinekit.load.answer import AskedLoad, largest_rate, scene_for
+from rooflinekit.load.answer import Load, largest_rate, scene_for
 from rooflinekit.load.lengths import Fixed
 from rooflinekit.load.scene import Scheduler
 from rooflinekit.model.operating_point import Predictor
@@ -79,7 +79,7 @@ class TestTokens:
         assert 500.0 * t.cached + 1500.0 * t.input + 300.0 * t.output == pytest.approx(t.request)
 
     def test_at_the_knee_a_request_takes_one_over_the_rate(self) -> None:
-        load = AskedLoad(Fixed(2000), Fixed(300), rate=1.0)
+        load = Load(Fixed(2000), Fixed(300), rate=1.0)
         rate = largest_rate(scene_for(PLAIN, load, Scheduler(max_num_seqs=64)), load)
         assert times().request * rate == pytest.approx(1.0, rel=1e-3)  # both have whole prompts in some of the steps
 

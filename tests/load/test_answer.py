@@ -12,7 +12,7 @@ import pytest
 import rooflinekit as rk
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.estimation.loaded import load_result
-from rooflinekit.load.answer import MOST, AskedLoad, play_load
+from rooflinekit.load.answer import MOST, Load, play_load
 from rooflinekit.load.arrays import Clients
 from rooflinekit.load.law import full_engine, full_rate
 from rooflinekit.load.lengths import Fixed, LogNormal, Uniform
@@ -42,8 +42,8 @@ def some_load(seed):
     isl = draw.choice((Fixed(draw.randint(1, 3000)), LogNormal(draw.randint(50, 1500), 0.8, 6000), Uniform(10, 900)))
     osl = draw.choice((Fixed(draw.randint(2, 300)), LogNormal(draw.randint(20, 300), 0.6, 2000)))
     if draw.random() < 0.5:
-        return AskedLoad(isl, osl, users=draw.choice((1, 5, 40)), requests=draw.choice((60, 120)), seed=seed)
-    return AskedLoad(isl, osl, rate=draw.choice((0.2, 2.0, 8.0)), requests=draw.choice((80, 150)), seed=seed)
+        return Load(isl, osl, users=draw.choice((1, 5, 40)), requests=draw.choice((60, 120)), seed=seed)
+    return Load(isl, osl, rate=draw.choice((0.2, 2.0, 8.0)), requests=draw.choice((80, 150)), seed=seed)
 
 
 @pytest.mark.parametrize("name", DEPLOYMENTS)
@@ -74,7 +74,7 @@ def test_a_burst_is_finite_and_no_first_token_is_later_than_the_last_answer(seed
         LogNormal(draw.randint(20, 2000), draw.uniform(0.1, 2.0), 8000),
         LogNormal(draw.randint(2, 300), 1.0, 3000),
     )
-    found = play_load(predictor(draw.choice(("vllm", "sglang"))), AskedLoad(isl, osl, users=users, requests=users))
+    found = play_load(predictor(draw.choice(("vllm", "sglang"))), Load(isl, osl, users=users, requests=users))
     for metric in ("ttft", "tpot", "e2e"):
         marks = [found.quantile(metric, share) for share in (0.5, 0.9, 0.95, 0.99)]
         assert all(map(math.isfinite, marks))
@@ -105,7 +105,7 @@ def test_estimate_and_simulate_give_one_answer(asked):
 @pytest.mark.parametrize("name", [name for name in DEPLOYMENTS if name != "experts"])
 def test_the_law_of_a_full_engine_is_what_a_full_engine_does(name):
     """The middle half of many requests that are all there at once; the law's error has a sign and is bounded."""
-    asked = AskedLoad(Uniform(500, 1500), Uniform(100, 300), users=6000, requests=6000)
+    asked = Load(Uniform(500, 1500), Uniform(100, 300), users=6000, requests=6000)
     found = play_load(predictor(name), asked)
     ends = np.sort(found.played.end)
     middle = ends[1500:4500]
@@ -126,7 +126,7 @@ def test_the_law_of_a_full_engine_is_what_a_full_engine_does(name):
 def test_the_law_of_few_places_counts_steps_with_a_whole_prompt(gpu, deployment, isl):
     """Between two prompts come many steps without one: the mean step is none of these."""
     places = resolve("llama-3-8b", gpu, read_deployment(deployment), None).predictor
-    asked = AskedLoad(Fixed(isl), Uniform(205, 307), users=64, requests=192)
+    asked = Load(Fixed(isl), Uniform(205, 307), users=64, requests=192)
     found = play_load(places, asked)
     ends = np.sort(found.played.end)[64:128]
     assert found.knee == pytest.approx((len(ends) - 1) / float(ends[-1] - ends[0]), rel=0.06)
@@ -188,7 +188,7 @@ def test_a_prompt_that_waits_for_a_place_says_so():
 @pytest.mark.slow
 @pytest.mark.parametrize("rate", [6.0, 14.0])
 def test_the_stated_error_is_that_of_repeated_plays(rate):
-    asked = AskedLoad(Fixed(1024), Fixed(256), rate=rate)
+    asked = Load(Fixed(1024), Fixed(256), rate=rate)
     plays = [play_load(predictor("vllm"), replace(asked, seed=seed)) for seed in range(16)]
     means = [float(each.played.ttft.mean()) for each in plays]
     stated = float(np.mean([each.errors("ttft")["mean"] for each in plays]))
@@ -197,16 +197,16 @@ def test_the_stated_error_is_that_of_repeated_plays(rate):
 
 def test_the_protocol_of_a_load():
     lengths = Fixed(100), Fixed(10)
-    assert (AskedLoad(*lengths, users=8).count, AskedLoad(*lengths, users=8).filling) == (80, 0)
-    assert (AskedLoad(*lengths, rate=1.0).count, AskedLoad(*lengths, rate=1.0).filling) == (2000, 400)
-    assert AskedLoad(*lengths, rate=1.0, requests=300).filling == 0
-    assert AskedLoad(*lengths, users=8, warmup=16).count == 96
+    assert (Load(*lengths, users=8).count, Load(*lengths, users=8).filling) == (80, 0)
+    assert (Load(*lengths, rate=1.0).count, Load(*lengths, rate=1.0).filling) == (2000, 400)
+    assert Load(*lengths, rate=1.0, requests=300).filling == 0
+    assert Load(*lengths, users=8, warmup=16).count == 96
     with pytest.raises(WorkloadError, match="at most"):
-        AskedLoad(*lengths, rate=1.0, requests=MOST + 1)
+        play_load(predictor("vllm"), Load(*lengths, rate=1.0, requests=MOST + 1))
 
 
 def test_a_crowded_open_loop_is_played_until_it_is_steady():
-    asked = AskedLoad(Fixed(64), Fixed(1000), rate=20.0)
+    asked = Load(Fixed(64), Fixed(1000), rate=20.0)
     found = play_load(predictor("experts"), asked)
     flying = found.asked.in_flight
     assert found.asked.filling == max(flying, found.asked.counted // 5)
@@ -217,7 +217,7 @@ def test_a_crowded_open_loop_is_played_until_it_is_steady():
 
 
 def test_what_an_overload_serves_is_counted_while_requests_come():
-    found = play_load(predictor("vllm"), AskedLoad(Fixed(1024), Fixed(1024), rate=40.0, requests=3000))
+    found = play_load(predictor("vllm"), Load(Fixed(1024), Fixed(1024), rate=40.0, requests=3000))
     done = found.played
     middle = (done.end > 20.0) & (done.end <= 60.0)
     assert not found.stable
@@ -268,7 +268,7 @@ def test_a_user_alone_is_never_in_two_requests_at_once(engine, requests):
 
 
 def test_a_user_alone_is_the_one_sequence_and_two_tokens_have_one_time_between_them():
-    found = play_load(predictor("vllm"), AskedLoad(LogNormal(500, 1.0, 4000), Fixed(2), users=1, requests=60))
+    found = play_load(predictor("vllm"), Load(LogNormal(500, 1.0, 4000), Fixed(2), users=1, requests=60))
     assert found.held == 1
     assert found.sequences == 1.0
     assert 0.0 < found.errors("tpot")["mean"] < 1e3 * found.tpot

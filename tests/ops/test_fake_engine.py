@@ -27,7 +27,7 @@ from rooflinekit.evidence.watching import Watcher
 from rooflinekit.load.arrivals import Arrival
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.ops.engine import Deployed, PlayedEngine, RealClock
-from rooflinekit.simulation.simulate import TrafficQuestion, make_load
+from rooflinekit.simulation.simulate import make_load
 
 pytest.importorskip("starlette", reason="needs rooflinekit[serve]")
 pytest.importorskip("uvicorn", reason="needs rooflinekit[serve]")
@@ -55,8 +55,8 @@ def engine(**options: Any) -> PlayedEngine:
 
 
 def asked_of(**asked: Any) -> list[Arrival]:
-    load, _, _ = make_load(TrafficQuestion(**asked))
-    return list(load.arrivals)
+    load, _ = make_load(asked)
+    return list(load.sent)
 
 
 class TestTimes:

@@ -27,9 +27,12 @@ from rooflinekit.decision.planning.objective import METRICS, Felt, missed, parse
 from rooflinekit.decision.planning.plan import read_question
 from rooflinekit.decision.planning.search import search
 from rooflinekit.load.lengths import Fixed, Length, LogNormal, Uniform
+from rooflinekit.load.scene import Scheduler
 from rooflinekit.model.types.errors import InfeasibleError, InputError, SpecError
-from rooflinekit.simulation.requests import Job
-from rooflinekit.simulation.simulate import Load, Setup, serve
+from rooflinekit.simulation.event_loop import Simulation
+from rooflinekit.simulation.ledger import Ledger, RequestObjective
+from rooflinekit.simulation.requests import Job, Source
+from rooflinekit.simulation.simulate import SentLoad, fleet_of
 
 MODEL, GPU = "llama-3-8b", "h100-sxm"
 ONE: dict[str, Any] = {"prices": 3.0, "tp": [1], "token_budgets": [8192], "max_num_seqs": [256]}
@@ -140,8 +143,9 @@ class TestMix:
                 )
 
         requests = islice(mix.arrivals(rate, asked.seed), asked.count)
-        load_of = Load(requests, asked.isl.mean + asked.osl.mean, int(mix.longest), warmup=asked.filling, keep=keep)
-        serve(bearer.replica.resolved, load_of, Setup(by_class=True))
+        sent, ledger = SentLoad(asked.isl, asked.osl, most=int(mix.longest)), Ledger(RequestObjective(), keep)
+        fleet = fleet_of(bearer.replica.predictor, bearer.replica.predictor, sent, Scheduler(by_class=True), ledger)
+        Simulation(fleet, Source(requests, warmup=asked.filling), ledger).run()
         for name, seen in rows.items():
             assert [said.classes[name].value(each, None) for each in METRICS] == pytest.approx(
                 np.mean(seen, 0).tolist(), rel=1e-3

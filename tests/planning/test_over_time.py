@@ -33,12 +33,13 @@ from rooflinekit.decision.planning.search import search
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.load.arrivals import Arrival, Gamma, Requests, generate
 from rooflinekit.load.lengths import Fixed
+from rooflinekit.load.scene import Scheduler
 from rooflinekit.model.power import plug_power
 from rooflinekit.model.types.errors import InfeasibleError, InputError
 from rooflinekit.simulation.event_loop import ReplicaFleet, Simulation
 from rooflinekit.simulation.ledger import Ledger, RequestObjective
 from rooflinekit.simulation.requests import Source
-from rooflinekit.simulation.simulate import Load, Setup, fleet_of, serve
+from rooflinekit.simulation.simulate import SentLoad, fleet_of, serve
 from rooflinekit.specs import load_accelerator
 
 MODEL, GPU, SLO = "llama-3-8b", "h100-sxm", "p95 ttft<1s, p95 tpot<30ms"
@@ -494,7 +495,7 @@ def test_a_day_by_the_hour_meets_the_objectives_when_it_is_replayed(day: PlanAns
         comes = generate(Gamma(row.rate / row.replicas), Requests(Fixed(500), Fixed(50)), 1 << 30, hour)
         arrivals += [each._replace(time=each.time + hour * seconds)
                      for each in takewhile(lambda each: each.time < seconds, comes)]  # fmt: skip
-    outcome = serve(resolved, Load(iter(arrivals), 550.0, 550), Setup())
+    outcome = serve(resolved, SentLoad(Fixed(500), Fixed(50), sent=arrivals))
     assert outcome.requests.finished == len(arrivals)
     assert outcome.ttft_ms.p99 <= 1000.0
     assert outcome.tpot_ms.p95 <= 30.0
@@ -706,11 +707,11 @@ class TestAutoscaling:
             good = [each for each in over.autoscaling.policies if each.cold_start_s == seconds and each.meets]
             least = min(good, key=lambda each: each.usd_per_month or 0.0)
             assert (least.usd_per_month or 0.0) < over.peak_usd
-            setup = Setup(replicas=max(count for _, count in least.steps), router="random")
+            setup = Scheduler(replicas=max(count for _, count in least.steps), router="random")
             ledger = Ledger(RequestObjective(8.0, 0.05))
-            load = Load((Arrival(time, 4000, 100) for time in times), 4100.0, 4100)
+            load = SentLoad(Fixed(4000), Fixed(100))
             fleet = fleet_of(resolved.predictor, resolved.predictor, load, setup, ledger)
-            run = Simulation(fleet, Source(load.arrivals), ledger)
+            run = Simulation(fleet, Source(Arrival(time, 4000, 100) for time in times), ledger)
 
             def resize(count: int, fleet: ReplicaFleet = fleet) -> None:
                 """The router knows so many replicas from now on; the others end what they have."""

@@ -22,7 +22,7 @@ from rooflinekit.decision.sensitivity.levers import (
 )
 from rooflinekit.decision.sensitivity.moves import MoveQuestion
 from rooflinekit.estimation.estimator import read_deployment, resolve
-from rooflinekit.load.answer import AskedLoad
+from rooflinekit.load.answer import Load
 from rooflinekit.load.lengths import Fixed
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.speculation import Speculation
@@ -52,7 +52,7 @@ def slopes(found: Predictor, question: MoveQuestion) -> dict[str, Elasticity]:
 
 
 def loaded(batch: float, isl: float, osl: float, **load: Any) -> MoveQuestion:
-    return MoveQuestion(Workload(batch, isl, osl), AskedLoad(Fixed(int(isl)), Fixed(int(osl)), **load))
+    return MoveQuestion(Workload(batch, isl, osl), Load(Fixed(int(isl)), Fixed(int(osl)), **load))
 
 
 def euler(entries: dict[str, Elasticity], metric: str) -> float:

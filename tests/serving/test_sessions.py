@@ -18,7 +18,7 @@ from rooflinekit.model.types.errors import InputError, WorkloadError
 from rooflinekit.simulation.requests import Job
 from rooflinekit.simulation.reuse import reuse_of
 from rooflinekit.simulation.sessions import BLOCK, SessionSource, parse_sessions, session_laws, session_trace
-from rooflinekit.simulation.simulate import TrafficQuestion, make_load
+from rooflinekit.simulation.simulate import make_load
 
 CHAT = "chat:turns=6,wait=20,first=500,asked=60,system=256"
 SERVED = {"rate": 2.0, "requests": 400, "osl": 40, "kv_tokens": 60_000, "prefix_cache": True, "calibration": "none"}
@@ -108,8 +108,8 @@ def test_sessions_stay_with_their_replica_under_affinity_alone():
 def test_users_hold_one_session_each_and_the_warm_up_is_not_counted():
     outcome = rk.simulate("llama-3-8b", sessions=CHAT, concurrency=4, requests=40, warmup=10, calibration="none")
     assert (outcome.requests.arrived, outcome.requests.measured) == (50, 40)
-    load, tokens, _ = make_load(TrafficQuestion(sessions="chat", concurrency=3, requests=5, osl="20"), most=4096)
-    assert tokens == BLOCK and load.longest == 4096 and load.sessions is not None
+    load, _ = make_load({"sessions": "chat", "concurrency": 3, "requests": 5, "osl": 20}, most=4096)
+    assert load.hash_tokens == BLOCK and load.longest == 4096 and load.sessions is not None
     assert len(list(load.sessions.start())) == 3
 
 
@@ -153,7 +153,7 @@ def test_sessions_that_make_no_sense_are_refused(text, said):
 
 def test_sessions_come_by_a_rate_or_users_and_nothing_else():
     with pytest.raises(InputError, match="--rate of requests, or --concurrency"):
-        make_load(TrafficQuestion(sessions="chat", arrivals="poisson:rate=1"))
+        make_load({"sessions": "chat", "arrivals": "poisson:rate=1"})
     words = ["simulate", "llama-3-8b", "--sessions", "chat:first=500,asked=50", "--rate", "2", "--requests", "40"]
     run = CliRunner().invoke(app, [*words, "--format", "json"])
     asked = json.loads(run.stdout)["inputs"]

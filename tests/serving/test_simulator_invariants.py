@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from rooflinekit.load.arrivals import Arrival
 from rooflinekit.load.policies import POLICIES, Limits
-from rooflinekit.load.scene import Drafting, FrontEnd
+from rooflinekit.load.scene import CacheTier, Drafting, FrontEnd
 from rooflinekit.simulation.decoding import Lockstep, Speculative
 from rooflinekit.simulation.event_loop import Link, ReplicaFleet, Simulation
 from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool
 from rooflinekit.simulation.ledger import Ledger, RequestObjective
 from rooflinekit.simulation.replica import HostTier, ObjectReplica
 from rooflinekit.simulation.requests import Source
-from rooflinekit.simulation.tiers import CacheTier, Store
+from rooflinekit.simulation.tiers import Store
 
 SIZE = 4
 

@@ -11,14 +11,15 @@ import pytest
 import rooflinekit as rk
 from rooflinekit.estimation.estimator import resolve
 from rooflinekit.load.arrivals import Arrival
+from rooflinekit.load.lengths import Fixed
 from rooflinekit.load.policies import POLICIES
-from rooflinekit.load.scene import kv_capacity_tokens
+from rooflinekit.load.scene import Scheduler, kv_capacity_tokens
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.serving.flight import front_end
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.simulation.requests import Job
-from rooflinekit.simulation.simulate import Load, Setup, TrafficQuestion, make_load, serve, simulate
+from rooflinekit.simulation.simulate import SentLoad, make_load, serve, simulate
 from rooflinekit.specs.engines import load_engine
 
 
@@ -52,16 +53,15 @@ def test_what_has_no_room_says_so(plan_of):
 
 
 def test_shared_prefixes_take_turns():
-    load, tokens, _ = make_load(
-        TrafficQuestion(rate=1.0, requests=4, isl="40", osl="1", shared_prefix=33, prefix_groups=2)
-    )
-    assert tokens == 16
-    assert [arrival.hashes for arrival in load.arrivals] == [(0, 1), (2, 3), (0, 1), (2, 3)]
+    given = {"rate": 1.0, "requests": 4, "isl": 40, "osl": 1, "shared_prefix": 33, "prefix_groups": 2}
+    load, _ = make_load(given)
+    assert load.hash_tokens == 16
+    assert [arrival.hashes for arrival in load.sent] == [(0, 1), (2, 3), (0, 1), (2, 3)]
 
 
 def test_a_closed_loop_counts_its_warmup_besides():
-    load, _, _ = make_load(TrafficQuestion(concurrency=3, warmup=5))
-    assert (load.users, load.warmup, len(list(load.arrivals))) == (3, 5, 35)
+    load, _ = make_load({"concurrency": 3, "warmup": 5})
+    assert (load.users, load.warmup, len(list(load.sent))) == (3, 5, 35)
 
 
 def alive() -> int:
@@ -162,8 +162,8 @@ def test_each_replica_draws_the_power_of_its_own_board():
     boards = {name: resolve("llama-3-8b", name, Deployment(), None) for name in ("h100-sxm", "l40s")}
 
     def power(first: str, then: str) -> float:
-        load = Load(iter([Arrival(0.01 * number, 8000, 2) for number in range(40)]), typical=8002, longest=8002)
-        found = serve(boards[then], load, Setup(prefill_replicas=1, link_gb_s=50.0), prefill=boards[first])
+        load = SentLoad(Fixed(8000), Fixed(2), sent=[Arrival(0.01 * number, 8000, 2) for number in range(40)])
+        found = serve(boards[then], load, Scheduler(prefill_replicas=1, link_gb_s=50.0), prefill=boards[first])
         assert found.power_w_per_gpu is not None
         return 2.0 * found.power_w_per_gpu
 
@@ -178,7 +178,7 @@ def test_a_short_prompt_passes_a_long_one_in_the_front_end(engine):
     resolved = resolve("llama-3.1-8b", "h100-sxm", Deployment(engine=engine), None)
     long, short = Arrival(0.0, 60_000, 2), Arrival(0.001, 100, 2)
     alone, both = (
-        serve(resolved, Load(iter(each), 30_000.0, 60_002), Setup(replicas=2)).ttft_ms
+        serve(resolved, SentLoad(Fixed(30_000), Fixed(2), sent=each, most=60_002), Scheduler(replicas=2)).ttft_ms
         for each in ([short], [long, short])
     )
     assert 2 * both.mean - both.max == pytest.approx(alone.mean, rel=0.05)

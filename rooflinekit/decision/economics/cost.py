@@ -29,22 +29,20 @@ from rooflinekit.decision.economics.token_prices import (
     token_times,
     token_work,
 )
-from rooflinekit.estimation.estimator import estimate, read_deployment, resolve, shown
+from rooflinekit.estimation.estimator import deploy, estimate, shown
 from rooflinekit.estimation.notes import room_for_one
 from rooflinekit.estimation.options import Keywords, keywords, options_of, part_of, read
 from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import (
-    DEPLOYMENT_KEYS,
     LOAD_KEYS,
-    SPECULATION_KEYS,
     WORKLOAD_KEYS,
     CostOptions,
     LayoutOptions,
     Protocol,
 )
-from rooflinekit.estimation.traffic import read_load
-from rooflinekit.load.answer import AskedLoad, play_load
-from rooflinekit.load.lengths import Length, lengths_of
+from rooflinekit.estimation.traffic import load_of, read_load
+from rooflinekit.load.answer import Load, play_load
+from rooflinekit.load.lengths import Length
 from rooflinekit.model.cache import cache_law
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.power import plug_power
@@ -57,7 +55,6 @@ from rooflinekit.model.types.errors import DoesNotFitError, InputError, Workload
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.late import np
 from rooflinekit.model.types.numeric import Array, Numeric, maximum
-from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.model.types.workload import Workload
 
 _LENGTHS = 1024  # lengths that a sum over tokens is taken at; all of them up to here
@@ -459,11 +456,7 @@ def _flat(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 class CostQuestion:
     """Lengths of requests, what runs at once, and the dialogues to price; counts in tokens."""
 
-    isl: Length
-    osl: Length
-    cached: int
-    concurrency: int | None
-    load: AskedLoad | None  #: arrivals at a rate, which are played
+    load: Load  #: arrivals at a rate, which are played; else users who share each step, or as many as fit
     utilisation: float
     pue: float
     carbon: tuple[float, str] | None
@@ -475,33 +468,24 @@ class CostQuestion:
     reserve: int | None
 
     @property
-    def rate(self) -> float | None:
-        """Requests a second that arrive."""
-        return None if self.load is None else self.load.rate
-
-    @property
     def prompt(self) -> float:
         """Mean prompt, in whole tokens."""
-        return float(max(round(self.isl.mean), 1))
+        return float(max(round(self.load.isl.mean), 1))
 
     @property
     def output(self) -> float:
         """Mean output, in whole tokens."""
-        return float(max(round(self.osl.mean), 1))
+        return float(max(round(self.load.osl.mean), 1))
 
     @classmethod
     def read(cls, given: Keywords) -> CostQuestion:
         """Read keywords that `Cost` has checked; those of the deployment and of prices are left alone."""
         usual = {name: option.default for name, option in options_of(CostOptions).items()} | {"long_context": _LONG}
         said = usual | dict(given)
-        isl, osl = lengths_of(given)
-        answer, shared = max(round(osl.mean), 1), said["shared_prompt"]
+        load, shared = load_of(given), said["shared_prompt"]
+        answer = max(round(load.osl.mean), 1)
         asked = cls(
-            isl,
-            osl,
-            said["cached"],
-            said["concurrency"],
-            _arriving(given),
+            _arriving(given) or load,
             said["utilisation"],
             1.0 if said["pue"] is None else said["pue"],
             read_carbon(said["carbon"]),
@@ -515,12 +499,14 @@ class CostQuestion:
         both = asked.prompt + asked.output
         if asked.reserve is not None and asked.reserve < both:
             raise WorkloadError(f"reserve={asked.reserve} holds no mean request of {both:.0f} tokens")
-        if asked.cached >= asked.prompt:
-            raise WorkloadError(f"cached={asked.cached} leaves nothing of isl={asked.prompt:.0f} to compute; use less")
+        if load.cached >= asked.prompt:
+            raise WorkloadError(
+                f"cached={load.cached:.0f} leaves nothing of isl={asked.prompt:.0f} to compute; use less"
+            )
         return asked
 
 
-def _arriving(given: Keywords) -> AskedLoad | None:
+def _arriving(given: Keywords) -> Load | None:
     """The arrivals to be played; without a rate None, and then no option may speak of them."""
     if given.get("rate") is None:
         for key in _PLAYED & given.keys():
@@ -532,7 +518,7 @@ def _arriving(given: Keywords) -> AskedLoad | None:
     return read_load(part_of(given, (*LOAD_KEYS, *WORKLOAD_KEYS)))
 
 
-def sequences_at(predictor: Predictor, load: AskedLoad) -> float:
+def sequences_at(predictor: Predictor, load: Load) -> float:
     """Sequences that share a decode step of a load, as it is played."""
     with room_for_one(predictor, load.isl.mean, load.osl.mean):
         played = play_load(predictor, load)
@@ -758,9 +744,7 @@ def cost(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **sc
     """
     given = read(CostOptions, scenario)
     asked = CostQuestion.read(given)
-    deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
-    draft = Speculation.read(part_of(given, SPECULATION_KEYS))
-    resolved = resolve(model, gpu, deployment, given.get("calibration"), draft)
+    resolved = deploy(model, gpu, given)
     plan = resolved.plan
     # A PUE alone is about energy, not about the price.
     money = given if "purchase" in given else {key: value for key, value in given.items() if key != "pue"}
@@ -768,24 +752,25 @@ def cost(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **sc
     if room < 1.0:
         lengths = {"isl": int(asked.prompt), "osl": int(asked.output)}
         refuse_misfit(model, gpu, given | lengths, f"{plan.model.name}: not one request fits in memory")
-    running = room if asked.concurrency is None else min(float(asked.concurrency), room)
-    if asked.load is not None:
+    users, rate = asked.load.users, asked.load.rate
+    running = room if users is None else min(float(users), room)
+    if rate is not None:
         running = sequences_at(resolved.predictor, asked.load)
-    load = InFlight(running, asked.prompt, asked.output, float(asked.cached))
+    load = InFlight(running, asked.prompt, asked.output, asked.load.cached)
     times, tokens = token_times(resolved.predictor, load), None
-    if asked.rate is not None:  # what is served in the hour bears all of it
-        asked = replace(asked, utilisation=asked.rate * float(times.request))
+    if rate is not None:  # what is served in the hour bears all of it
+        asked = replace(asked, utilisation=rate * float(times.request))
     watts = None
     if plan.system.accelerator.power is not None:
         tokens = token_energy(resolved.predictor, load)
         watts = float(load_power(tokens, load.osl, asked.utilisation * load.osl / times.request).plug)
     hour, said = read_price(plan.system.accelerator, money, watts)
-    prices = token_prices(times, hour, deployment.gpus, asked.utilisation)
+    prices = token_prices(times, hour, plan.deployment.gpus, asked.utilisation)
     served = PricedLoad(resolved.predictor, asked, times, prices, room, tokens)
     input_work, output_work = token_work(resolved.predictor, times)
     notes, parts = [], dict[str, Any]()
-    if asked.concurrency is not None and asked.concurrency > room:
-        notes.append(f"{room:.0f} of {asked.concurrency} sequences fit at a time; prices are those of {room:.0f}")
+    if users is not None and users > room:
+        notes.append(f"{room:.0f} of {users} sequences fit at a time; prices are those of {room:.0f}")
     parts["prices"] = price_result(served, notes)
     for name in ("conversation", "agent"):
         parts[name] = dialogue_cost(served, getattr(asked, name), name, notes)
@@ -804,9 +789,9 @@ def cost(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **sc
             plan,
             isl=int(asked.prompt),
             osl=int(asked.output),
-            cached=asked.cached,
-            concurrency=asked.concurrency,
-            rate=asked.rate,
+            cached=int(asked.load.cached),
+            concurrency=users,
+            rate=rate,
         )
         | {"pue": asked.pue},
         **parts,
@@ -815,6 +800,6 @@ def cost(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **sc
         ),
         ordinary_context=context_cost(served, int(asked.prompt)),
         recompute=naive_decoding(resolved.predictor, int(asked.prompt), int(asked.output)),
-        waste=memory_waste(resolved.predictor, asked.isl, asked.osl, max(longest, both)),
+        waste=memory_waste(resolved.predictor, asked.load.isl, asked.load.osl, max(longest, both)),
         warnings=(*resolved.warnings, *said, *notes),
     )

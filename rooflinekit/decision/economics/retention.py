@@ -23,12 +23,12 @@ from typing import Unpack
 
 from rooflinekit.decision.economics.price import quotes_of, usd_per_million
 from rooflinekit.decision.economics.token_prices import token_times
-from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
+from rooflinekit.estimation.estimator import Resolved, deploy
 from rooflinekit.estimation.options import OwnKeywords, keywords, part_of, read
 from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, Retention
-from rooflinekit.load.answer import AskedLoad, play_load
-from rooflinekit.load.scene import kv_capacity_tokens
+from rooflinekit.load.answer import Load, play_load
+from rooflinekit.load.scene import CacheTier, kv_capacity_tokens
 from rooflinekit.model.graph.symbol import formula
 from rooflinekit.model.serving.flight import InFlight
 from rooflinekit.model.types.answer import Answer, Json
@@ -37,7 +37,7 @@ from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.units import GB
 from rooflinekit.simulation.reuse import Reuse, reuse_of
 from rooflinekit.simulation.simulate import pcie_bandwidth
-from rooflinekit.simulation.tiers import CacheTier, fill, read_tiers
+from rooflinekit.simulation.tiers import fill, read_tiers
 from rooflinekit.simulation.traces import Trace, load_trace
 from rooflinekit.version import __version__
 
@@ -148,7 +148,7 @@ def trace(
     memories: list[Retained] = []
     deployment = None
     if model is not None and reuse is not None:
-        resolved = resolve(model, gpu, read_deployment(part_of(given, DEPLOYMENT_KEYS)), given.get("calibration"))
+        resolved = deploy(model, gpu, given)
         deployment = about(resolved.plan) | {"gpus": resolved.plan.deployment.gpus, "tp": resolved.plan.deployment.tp}
         notes += resolved.warnings
         memories = _memories(resolved, seen, reuse, tiers, given)
@@ -195,7 +195,7 @@ def _memories(
     pool = kv_capacity_tokens(predictor, isl.mean + osl.mean, 1)
     hour = quotes_of([plan.system.accelerator], given.get("price")).hourly[plan.system.accelerator.name]
     second = None if hour is None else float(hour.usd_per_gpu_hour) * gpus / _HOUR
-    asked = AskedLoad(isl, osl, rate=rate) if rate else AskedLoad(isl, osl, users=1)
+    asked = Load(isl, osl, rate=rate) if rate else Load(isl, osl, users=1)
     times = token_times(predictor, InFlight(1.0, isl.mean, osl.mean))
     saved = max(float(times.input) - float(times.cached), 1e-30)
     share = reuse.share(pool)

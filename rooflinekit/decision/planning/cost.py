@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
-
-import numpy as np
 
 from rooflinekit.decision.economics.price import (
     MONTH_HOURS,
@@ -20,7 +19,6 @@ from rooflinekit.decision.economics.price import (
 from rooflinekit.decision.economics.token_prices import MILLION, token_times
 from rooflinekit.decision.planning.demand import Demand
 from rooflinekit.decision.planning.fleet import Option, Part, Replica
-from rooflinekit.decision.sweeping.pareto import on_front
 from rooflinekit.load.answer import LoadPlay
 from rooflinekit.model.power import plug_power
 from rooflinekit.model.types.answer import Plain
@@ -234,18 +232,17 @@ def points(parts: Sequence[Part], tariff: Tariff) -> list[Point]:
 
 
 def front(items: Sequence[T], costs: Callable[[T], tuple[float, float]]) -> list[T]:
-    """Items that no other beats (`sweeping.pareto.on_front`), the first cost rising; of equal ones the first.
+    """Items that no other beats in both costs, the first cost rising; of equal ones the first.
 
     >>> front([(1, 5), (2, 2), (3, 3), (4, 1)], lambda item: item)
     [(1, 5), (2, 2), (4, 1)]
     """
-    distinct: dict[tuple[float, float], T] = {}
-    for item in items:
-        distinct.setdefault(costs(item), item)
-    if not distinct:
-        return []
-    best = on_front(np.array(list(distinct)))
-    return [distinct[each] for each, stands in sorted(zip(distinct, best, strict=True)) if stands]
+    found, least = list[T](), math.inf
+    for item in sorted(items, key=costs):
+        if (second := costs(item)[1]) < least:
+            found.append(item)
+            least = second
+    return found
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,10 @@ from rooflinekit.decision.economics.price import MONTH_HOURS, Purchase, read_own
 from rooflinekit.decision.planning.objective import METRICS, Objective, parse_objectives, refuse_undecoded
 from rooflinekit.estimation.options import OptionRow, options_of, part_of, quantity, read
 from rooflinekit.estimation.scenario import RequestClass
-from rooflinekit.load.answer import CROWD, STEADY, AskedLoad
+from rooflinekit.load.answer import CROWD, STEADY, Load
 from rooflinekit.load.arrivals import Arrival, Drawn, Gamma, Process, Requests, generate
 from rooflinekit.load.lengths import Empirical, Fixed, Length, Longer, Uniform, cv, lengths_of, longer
-from rooflinekit.load.scene import kv_capacity_tokens
+from rooflinekit.load.scene import CacheTier, kv_capacity_tokens
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.batch import positive, whole_number
 from rooflinekit.model.types.errors import InputError, SpecError, WorkloadError, nearest_of
@@ -38,7 +38,7 @@ from rooflinekit.model.types.late import np
 from rooflinekit.simulation.reuse import Reuse, conversations, reuse_of
 from rooflinekit.simulation.sessions import SessionLaw, SessionSource, parse_sessions, session_trace
 from rooflinekit.simulation.simulate import pcie_bandwidth
-from rooflinekit.simulation.tiers import CacheTier, fill, read_tiers
+from rooflinekit.simulation.tiers import fill, read_tiers
 from rooflinekit.simulation.traces import Trace, load_trace
 from rooflinekit.specs.delimited import text_rows
 from rooflinekit.specs.files import read_yaml
@@ -227,11 +227,11 @@ class Demand:
         """Unit of a load."""
         return "users" if self.closed else "requests/s"
 
-    def asked(self, seed: int) -> AskedLoad:
+    def asked(self, seed: int) -> Load:
         """One of the loads that a replica may have, as it is played; a curve puts its rate or users in its place."""
         if not self.closed:
-            return AskedLoad(self.isl, self.osl, rate=1.0, burstiness=self.arrival_cv, seed=seed, cached=self.cached)
-        return AskedLoad(self.isl, self._drifting, users=1, seed=seed, cached=self.cached)
+            return Load(self.isl, self.osl, rate=1.0, burstiness=self.arrival_cv, seed=seed, cached=self.cached)
+        return Load(self.isl, self._drifting, users=1, seed=seed, cached=self.cached)
 
     @property
     def _drifting(self) -> Length:
@@ -527,10 +527,10 @@ class Mix(Demand):
         return max(each.isl.quantile(1.0) + each.osl.quantile(1.0) for each in self.classes)
 
     @override
-    def asked(self, seed: int) -> AskedLoad:
+    def asked(self, seed: int) -> Load:
         """The load with as many requests as the rarest class needs to be known."""
         count = min(max(float(STEADY), _OF_EACH / min(self.shares)), float(CROWD))
-        return AskedLoad(
+        return Load(
             self.isl,
             self.osl,
             rate=1.0,

@@ -18,28 +18,36 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rooflinekit.decision.planning.demand import Demand, Kept, Mix, beside
 from rooflinekit.decision.planning.objective import METRICS, Ends, Feels, Felt, Objective, missed, slowest
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.estimation.options import part_of
 from rooflinekit.estimation.scenario import SPECULATION_KEYS
-from rooflinekit.load.answer import AskedLoad, LoadPlay
+from rooflinekit.load.answer import Load, LoadPlay
 from rooflinekit.load.arrivals import Drawn, Process
 from rooflinekit.load.curve import LoadCurve
 from rooflinekit.load.law import full_rate
 from rooflinekit.load.lengths import Fixed, cv
 from rooflinekit.load.played import Sample
-from rooflinekit.load.scene import Scene, Scheduler
+from rooflinekit.load.scene import CacheTier, Scene, Scheduler
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.serving.flight import InFlight, slots
+from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DoesNotFitError
 from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.late import np
 from rooflinekit.model.types.speculation import Speculation
-from rooflinekit.simulation.tiers import CacheTier
+from rooflinekit.model.types.time import SIGMAS
+from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs.engines import server_setting
+from rooflinekit.specs.files import once
+
+if TYPE_CHECKING:
+    from rooflinekit.model.roofline import StepTime
+    from rooflinekit.model.step import Plan
 
 _CLOSE = 1e-4  # relative: objectives that end a capacity this near to each other bind together
 _ROUNDING = 1e-9
@@ -68,6 +76,7 @@ class Replica:
     _curves: dict[Any, tuple[Any, LoadCurve]] = field(default_factory=dict, repr=False, compare=False)
     _scenes: dict[Hashable, Scene] = field(default_factory=dict, repr=False, compare=False)
     _samples: dict[object, Samples] = field(default_factory=dict, repr=False, compare=False)
+    _ends: dict[int, dict[str, Ends]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def predictor(self) -> Predictor:
@@ -103,9 +112,8 @@ class Replica:
         plan = self.resolved.plan
         if plan.calibration is None:
             return 1.0
-        each = self.room / 2.0 / plan.deployment.dp
-        batch = Batch.decode(max(each, 1.0), demand.isl.mean + demand.osl.mean / 2.0)
-        prompt, step = plan.time(Batch.prefill(1.0, demand.isl.mean)), plan.time(batch)
+        each = max(self.room / 2.0 / plan.deployment.dp, 1.0)
+        prompt, step = _lone_steps(plan, demand.isl.mean, each, demand.isl.mean + demand.osl.mean / 2.0)
         if metric == "e2el":
             first, rest = prompt.expected, step.expected * (demand.osl.mean - 1.0)
             both = first * self.width(demand, "ttft") + rest * self.width(demand, "tpot")
@@ -158,6 +166,26 @@ class Replica:
         kept = demand.prefixes.kept(self.predictor, tiers, replicas)
         return Replica(self.scenario | {"cached": int(kept.cached)}, self.resolved, self.room, kept)
 
+    def outlook(self, demand: Demand, slo: Sequence[Objective]) -> float:
+        """Requests a second at which the mean time of a token reaches its limit at best; nothing is played [1/s].
+
+            TPOT = t(D) + t_p·max(min(q, 1), q/dp)    λ = D/(n·TPOT)    q = D/n
+
+        D: sequences; n: decode steps of an answer; q: prompts that begin in a step, which is t_p longer by one of them
+        on any attention replica. Neither waits nor doubt of the times count.
+        """
+        predictor, dp, tokens = self.predictor, self.resolved.plan.deployment.dp, max(demand.osl.mean - 1.0, 1.0)
+        isl, context = max(demand.isl.mean - demand.cached, 1.0), demand.isl.mean + demand.osl.mean / 2.0
+        limits = [each.limit / (tokens if each.metric == "e2el" else 1.0) for each in slo if each.metric != "ttft"]
+        counts = np.array([1.0, *(dp * each for each in (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0))])
+        given = predictor.draft.choice.tokens_per_pass if isinstance(predictor, SpeculativePredictor) else 1.0
+        work = Workload(np.maximum(counts, dp), isl, 2.0, context=context)
+        step = np.asarray(predictor.decode_step(work).expected, float)
+        prompt = max(float(self.resolved.plan.time(Batch.prefill(1.0, isl, demand.cached)).expected - step[0]), 0.0)
+        begun = counts * given / tokens
+        token = (step + prompt * np.maximum(np.minimum(begun, 1.0), begun / dp)) / given
+        return float(np.interp(min(limits, default=math.inf), token, counts / (tokens * token), left=0.0))
+
     def link_seconds(self, demand: Demand) -> float:
         """Time that the cache of a mean prompt takes to a decode replica [s]; infinite without a link.
 
@@ -169,7 +197,13 @@ class Replica:
         return demand.isl.mean * each / bandwidth if bandwidth else math.inf
 
 
-def _of_role(asked: AskedLoad, role: str) -> AskedLoad:
+@once
+def _lone_steps(plan: Plan, isl: float, sequences: float, context: float) -> tuple[StepTime, StepTime]:
+    """Steps of a prompt, and of so many sequences that decode."""
+    return plan.time(Batch.prefill(1.0, isl)), plan.time(Batch.decode(sequences, context))
+
+
+def _of_role(asked: Load, role: str) -> Load:
     """Prompts up to their first token; or answers from the second on, of which each has one: prompts come computed."""
     if role == "serve":
         return asked
@@ -229,7 +263,9 @@ class Bearer:
             named = demand.classes if isinstance(demand, Mix) else ()
             return replace(beyond, classes={each.name: beyond for each in named})
         low, high, share = curve.between(load, known)
-        felt = _felt(low, share, high, _between(self._samples(low), self._samples(high), share), surely)
+        ends = self._ends(low) if surely and low.predictor.plan.calibration is not None else {}
+        stable = low.stable and (share == 0.0 or high.stable)
+        felt = Felt(_between(self._samples(low), self._samples(high), share), stable, ends)
         if not isinstance(demand, Mix):
             return felt
         classes = enumerate(demand.classes)
@@ -253,6 +289,13 @@ class Bearer:
         users = 1.0 if self.role == "prefill" else self.read(demand, load, lambda played: played.sequences)
         cached = self.replica.kept.cached if self.replica.kept else demand.cached
         return InFlight(users, demand.isl.mean, demand.osl.mean, cached)
+
+    def _ends(self, played: LoadPlay) -> dict[str, Ends]:
+        """How far the times of a play may err."""
+        known = self.replica._ends
+        if id(played) not in known:
+            known[id(played)] = _ends(played)
+        return known[id(played)]
 
     def _samples(self, played: LoadPlay) -> Samples:
         """The latencies of a play, as the role has them."""
@@ -342,20 +385,15 @@ def _between(low: Samples, high: Samples, share: float) -> Callable[[str, float 
     return read
 
 
-def _felt(
-    low: LoadPlay, share: float, high: LoadPlay, read: Callable[[str, float | None], float], surely: bool
-) -> Felt:
-    """What is between two plays: whether it can be sustained, and how far its times may err."""
-    stable = low.stable and (share == 0.0 or high.stable)
-    if low.predictor.plan.calibration is None or not surely:
-        return Felt(read, stable)
+def _ends(played: LoadPlay) -> dict[str, Ends]:
+    """How far the times of a play may err, by metric."""
     ends = {}
-    for metric, span in _spans(low).items():
-        reach = low.reach(metric, span)
+    for metric, span in _spans(played).items():
+        reach = played.reach(metric, span)
         less, more = reach.factors()
         ends[metric] = Ends(span, (less / span[0], more / span[1]), reach.inner)
-    first = low.samples["ttft"].mean / low.samples["e2e"].mean
-    return Felt(read, stable, ends | {"e2el": ends["ttft"].with_tokens(ends["tpot"], first)})
+    first = played.samples["ttft"].mean / played.samples["e2e"].mean
+    return ends | {"e2el": ends["ttft"].with_tokens(ends["tpot"], first)}
 
 
 def _spans(played: LoadPlay) -> dict[str, tuple[float, float]]:
@@ -568,12 +606,16 @@ class Part:
         """Whether all objectives hold as the peak is played, at the place of the interval that it is sized for."""
         own, seen, load = answered(self.role, slo), self.seen(demand), self.load(demand, self.reserve.headroom)
         feels = self.bearer.feels(seen, load, exact=True)
-        for each in own if not demand.closed else ():  # what steps so slow make of the load is played too
-            slower = load * feels(1.0).factors(each.metric, self.deviations)[0]
-            if slower > self.bearer.curve(seen).loads[-1] * (1.0 + _ROUNDING):
+        most = math.inf if demand.closed else self.bearer.curve(seen).loads[-1] * (1.0 + _ROUNDING)
+        for each in sorted(own, key=lambda each: str(each) not in self.ability.binds):
+            steps, further = feels(1.0).factors(each.metric, self.deviations)
+            if load * steps > most or (min(steps, further) >= 1.0 and not each.met(feels(1.0))):
                 return False
-            self.bearer.play(seen, slower)
-        return not missed(self.bearer.feels(seen, load, exact=True), own, self.deviations)
+            if not demand.closed:  # what steps so slow make of the load is played too
+                self.bearer.play(seen, load * steps)
+            if missed(feels, [each], self.deviations):
+                return False
+        return True
 
     def confirmed(self, demand: Demand, slo: Sequence[Objective]) -> Part:
         """The fleet next to this one that holds as it is played, while one replica less does not.
@@ -633,6 +675,15 @@ class Part:
         """Latencies of a replica at the peak, by how many times as long as expected the steps take."""
         return self.bearer.feels(self.seen(demand), self.load(demand), exact=True)
 
+    def play_ends(self, demand: Demand) -> None:
+        """Play what steps at both ends of their 90 % interval make of the load at the peak."""
+        seen, load = self.seen(demand), self.load(demand)
+        felt, most = self.bearer.feel(seen, load, exact=True), self.bearer.curve(seen).loads[-1]
+        for metric in {"prefill": ("ttft",), "decode": ("tpot",)}.get(self.role, ("ttft", "tpot")):
+            for end in (-SIGMAS, SIGMAS):
+                if not demand.closed and (slower := load * felt.factors(metric, end)[0]) <= most:
+                    self.bearer.play(seen, slower)
+
     def played(self, demand: Demand) -> LoadPlay:
         """A replica at the peak."""
         return self.bearer.play(self.seen(demand), self.load(demand))
@@ -685,11 +736,21 @@ class Option:
         self, demand: Demand, slo: Sequence[Objective], reserve: Reserve, deviations: float | None = None
     ) -> Option:
         """The same deployments, as many as carry a traffic, one kind of each; deviations: None as they are sized."""
+        return self.by_curves(demand, slo, reserve, deviations).confirmed(demand, slo)
+
+    def confirmed(self, demand: Demand, slo: Sequence[Objective]) -> Option:
+        """As many replicas of each part as hold as they are played."""
+        return replace(self, parts=tuple(part.confirmed(demand, slo) for part in self.parts))
+
+    def by_curves(
+        self, demand: Demand, slo: Sequence[Objective], reserve: Reserve, deviations: float | None = None
+    ) -> Option:
+        """As `sized`, by load curves alone."""
         places = (part.deviations if deviations is None else deviations for part in self.parts)
         parts = (
             Part.of(part.bearer, demand, slo, reserve, place) for part, place in zip(self.parts, places, strict=True)
         )
-        return replace(self, parts=tuple(part.confirmed(demand, slo) for part in parts))
+        return replace(self, parts=tuple(parts))
 
 
 def _edge(holds: Callable[[int], bool], start: int, most: int) -> int:

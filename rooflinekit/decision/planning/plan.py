@@ -684,6 +684,8 @@ def plan(
     order = ranked(question, found)
     if not order:
         raise nothing_found(question, found)
+    for part in order[0].option.parts:
+        part.play_ends(question.demand)
     candidates = [candidate_of(question, order[0])]
     router, stand_ins = "", list[str]()
     try:

@@ -19,7 +19,7 @@ from rooflinekit.decision.planning.replay import Replayed, needs_replay, replay
 from rooflinekit.decision.planning.search import Found, PlanQuestion, Refusal, longest_admitted, refused_fleet
 from rooflinekit.estimation.loaded import version_notes
 from rooflinekit.estimation.measuring import benchmark_commands
-from rooflinekit.load.answer import PER_USER, AskedLoad
+from rooflinekit.load.answer import PER_USER, Load
 from rooflinekit.load.lengths import Fixed, stretched
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.types.answer import Plain
@@ -80,9 +80,22 @@ def ranked(question: PlanQuestion, found: Found) -> list[Ranked]:
         else:
             left.append(replace(entry, option=more))
             left.sort(key=lambda entry: _order(question, entry))
-    return sorted(
-        done, key=lambda entry: (entry.replayed is None and done[0].replayed is not None, *_order(question, entry))
+    seen = bool(done) and done[0].replayed is not None
+    return _confirmed(
+        question, sorted(done, key=lambda entry: (seen and entry.replayed is None, *_order(question, entry)))
     )
+
+
+def _confirmed(question: PlanQuestion, order: list[Ranked]) -> list[Ranked]:
+    """The same with the first at expected times, and the cheapest that is there, as they are played."""
+    place, left = 0, set(range(len(order)))
+    while place in left:
+        left.remove(place)
+        entry = order[place]
+        if entry.expected is not entry.option:
+            order[place] = replace(entry, expected=entry.expected.confirmed(question.demand, question.slo))
+        place = min(range(len(order)), key=lambda place: question.tariff.rank(order[place].expected))
+    return order
 
 
 def _name(option: Option) -> tuple[str, ...]:
@@ -97,7 +110,7 @@ def _entry(question: PlanQuestion, option: Option) -> Ranked:
     """The option beside the one at expected times, or in its place where too little is known of its times."""
     expected = option
     if option.deviations > 0.0 and option.kind != "mixed":
-        expected = option.sized(question.demand, question.slo, question.reserve, 0.0)
+        expected = option.by_curves(question.demand, question.slo, question.reserve, 0.0)
     return Ranked(option, expected, worst_evidence(option), option.deviations == question.deviations)
 
 
@@ -321,7 +334,7 @@ def _run(question: PlanQuestion, part: Part, users: int, file: str) -> str | Non
     """The command that measures so many users into a file; None where no client of the engine writes one."""
     plan, demand = part.replica.predictor.plan, question.demand
     isl, osl, cached = (round(each) for each in (demand.isl.mean, demand.osl.mean, demand.cached))
-    load = AskedLoad(Fixed(isl), Fixed(osl), users=users, cached=float(cached))
+    load = Load(Fixed(isl), Fixed(osl), users=users, cached=float(cached))
     each = (run["command"] for run in benchmark_commands(plan, Workload(users, isl, osl), load))
     return next((_RESULT.sub(file, run) for run in each if _RESULT.search(run)), None)
 

@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +22,10 @@ from rooflinekit.decision.planning.fleet import Option, Part
 from rooflinekit.decision.planning.objective import METRICS, Felt, Objective, slowest
 from rooflinekit.decision.planning.search import PlanQuestion
 from rooflinekit.load.arrivals import Arrival
+from rooflinekit.load.scene import Scheduler
 from rooflinekit.simulation.ledger import Sketch
 from rooflinekit.simulation.sessions import SessionSource
-from rooflinekit.simulation.simulate import Load, Setup, watched
+from rooflinekit.simulation.simulate import SentLoad, watched
 from rooflinekit.simulation.watch import Batches
 
 _REQUESTS = 6000  # of sessions that count
@@ -112,7 +114,7 @@ def _of_sessions(part: Part, demand: Demand, seed: int, speed: float) -> Replay:
     warm, rate = _WARM * part.bearer.feel(part.seen(demand), load).value("e2el", None), load * count * speed
     requests = math.ceil(_REQUESTS + warm * rate)
     comes = SessionSource(law, demand.osl, law.most or 0, rate=rate, requests=requests, seed=seed)
-    setup = Setup(replicas=count, router=router if count > 1 else "round-robin", seed=seed)
+    setup = Scheduler(replicas=count, router=router if count > 1 else "round-robin", seed=seed)
     return _run(part, demand, comes, setup, _REQUESTS / rate + warm, warm)
 
 
@@ -149,7 +151,7 @@ def run_varying(  # noqa: PLR0913, PLR0917 - a load that varies, and where it is
                 return
             yield each._replace(time=float(np.interp(each.time, passed, clock)))
 
-    return _run(part, demand, comes(), Setup(seed=seed), float(clock[-1]), warm / factor)
+    return _run(part, demand, comes(), Scheduler(seed=seed), float(clock[-1]), warm / factor)
 
 
 def _replays(option: Option, demand: Demand, seed: int, whole: bool) -> tuple[list[Replay], str]:
@@ -199,7 +201,7 @@ def _replay(option: Option, demand: Demand, seed: int, start: float, end: float)
             if drawn(at)
         )
         router = prefixes.router if prefixes else demand.router
-        setup = Setup(replicas=counts[-1], prefill_replicas=counts[0] if pooled else 0, router=router, seed=seed)
+        setup = Scheduler(replicas=counts[-1], prefill_replicas=counts[0] if pooled else 0, router=router, seed=seed)
         first = option.parts[0] if pooled else None
         before = range(places.start) if prefixes else ()
         former = [(prefixes.conversations[at], trace.prefix(at)) for at in before if prefixes and drawn(at)]
@@ -216,17 +218,15 @@ def _run(  # noqa: PLR0913, PLR0917 - a load and who bears it
     part: Part,
     demand: Demand,
     comes: Iterator[Arrival] | SessionSource,
-    setup: Setup,
+    setup: Scheduler,
     seconds: float = math.inf,
     warm: float = 0.0,
     prefill: Part | None = None,
     before: Sequence[tuple[int, Sequence[int]]] = (),
 ) -> Replay:
-    typical, longest = float(demand.isl.mean) + float(demand.osl.mean), int(min(demand.longest, 1 << 20))
-    sessions = comes if isinstance(comes, SessionSource) else None
-    arrivals = iter(()) if isinstance(comes, SessionSource) else comes
-    prompt = float(demand.isl.mean)
-    load = Load(arrivals, typical, longest, duration=seconds, sessions=sessions, before=before, prompt=prompt)
+    sent: Any = {"sessions" if isinstance(comes, SessionSource) else "sent": comes}
+    most = int(min(demand.longest, 1 << 20))
+    load = SentLoad(demand.isl, demand.osl, most=most, duration=seconds, before=before, **sent)
     if (kept := part.replica.kept) is not None and demand.prefixes is not None:
         hashed = demand.prefixes.trace.block_tokens
         setup = replace(setup, prefix_cache=True, hash_tokens=hashed, tiers=kept.tiers)

@@ -25,7 +25,7 @@ import numpy as np
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.estimation.options import part_of, read
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, RolloutCase
-from rooflinekit.load.answer import AskedLoad, LoadPlay, play_load
+from rooflinekit.load.answer import Load, LoadPlay, play_load
 from rooflinekit.load.lengths import lengths_of
 from rooflinekit.load.scene import Scheduler
 from rooflinekit.model.step import Plan
@@ -126,7 +126,7 @@ class _Rollout:
     """Facts that all fleets of a question share."""
 
     resolved: Resolved
-    asked: AskedLoad
+    asked: Load
     answers: int
     in_flight: int | None
     train_gpus: int
@@ -212,7 +212,7 @@ def plan_rollout(
     weights = float(memory.evaluate(1.0, isl.mean + osl.mean, isl.mean).weight_bytes) * gpus
     users = in_flight or answers
     count = answers if in_flight is None else 3 * users + answers
-    asked = AskedLoad(
+    asked = Load(
         isl,
         osl,
         users=users,

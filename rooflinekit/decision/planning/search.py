@@ -29,6 +29,7 @@ from rooflinekit.decision.planning.objective import Objective, missed
 from rooflinekit.estimation.results import shares_by_cause
 from rooflinekit.load.compiled import prepare
 from rooflinekit.load.curve import SHARES
+from rooflinekit.load.scene import CacheTier
 from rooflinekit.model.types.answer import Plain
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DeploymentError, DoesNotFitError, DtypeError, WorkloadError
@@ -36,7 +37,6 @@ from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.model import MixtureOfExperts, Model
 from rooflinekit.model.types.units import percent, significant
 from rooflinekit.model.types.workload import Workload
-from rooflinekit.simulation.tiers import CacheTier
 from rooflinekit.specs import load_accelerator, load_model, load_system
 from rooflinekit.specs.calibration.evidence import EVIDENCE, evidence
 
@@ -63,9 +63,7 @@ _ANSWER = 2.0  # tokens from which there is something to decode
 _REQUESTS = 200_000  # of all plays of one accelerator, about
 _COMPILING = "compile the loop that plays loads, once"
 _BETTER = 1.01  # a setting has to bear this much more than one that was tried before; plays err by as much
-_FAR = 1.25  # times a limit, beyond which an objective is missed by far
-_FULLER = 1.1  # times a full engine, as other settings may fill it
-_BEGINS = {"prefill": "ttft", "decode": "tpot"}  # what a pool answers for
+_SETTINGS = 1.15  # times the load of the engine's settings, which others bear at most
 _MIXED = 64  # replicas of one kind in a mixed fleet, from none up and from the most down
 _PAIRS = 3  # of pools on unlike accelerators that are sized
 _LONG = 256  # tokens to which the longest admitted sequence is rounded up
@@ -196,40 +194,11 @@ class PlanQuestion:
             return part
         return Part.of(bearer, self.demand, self.slo, self.reserve, 0.0)
 
-    def ends(self, replica: Replica) -> list[Replica]:
-        """The replica with the engine's settings and with the smallest, where it has room."""
-        smallest = {
-            "token_budget": min(self.space.token_budgets or BUDGETS),
-            "max_num_seqs": min(self.space.max_num_seqs or SEQUENCES),
-        }
-        try:
-            return [replica, replica.retuned(smallest, self.demand)]
-        except DoesNotFitError:
-            return [replica]
-
-    def misses(
-        self, replicas: Sequence[Replica], working: int, deviations: float, role: str = "serve", link: float = 0.0
-    ) -> bool:
-        """Whether so few replicas miss an objective by far, with each of several settings: those of `ends`.
-
-        Each is played once, at the load of so few, and steps are at least as slow as that; what lies between both
-        settings is not as far from either as an objective is missed.
-        """
-        seen = self.demand.seen(working)
-        load = self.demand.peak_load / (working * (1.0 - self.reserve.headroom))
-        own = [each for each in self.slo if role == "serve" or each.metric == _BEGINS[role]]
-        for bearer in (self.bearer(each, role, link) for each in replicas):
-            if load >= bearer.knee(seen) * _FULLER:
-                continue
-            felt = bearer.feel(seen, load, exact=True, surely=False)
-            if any(each.value(felt) > _FAR * each.limit for each in own):  # at expected times already
-                continue
-            felt = bearer.feel(seen, load, exact=True)
-            if all(
-                math.prod(felt.factors(each.metric, deviations)) * each.value(felt) <= _FAR * each.limit for each in own
-            ):
-                return False
-        return True
+    def misses(self, bearer: Bearer, working: int, deviations: float, share: float = 1.0) -> bool:
+        """Whether so few replicas miss an objective with this share of the traffic, as they are played."""
+        few = Part(bearer, Ability(0.0, ()), working, self.reserve, share, deviations)
+        full = bearer.knee(few.seen(self.demand))
+        return few.load(self.demand, self.reserve.headroom) >= full or not few.holds(self.demand, self.slo)
 
     def bearer(self, replica: Replica, role: str = "serve", transfer: float = 0.0) -> Bearer:
         """What bears a load in the plays of this question."""
@@ -266,16 +235,6 @@ class Found:
     near: list[tuple[Near, ...]] = field(default_factory=list)  #: objectives that fail without waiting, by deployment
     notes: list[str] = field(default_factory=list)
     interrupted: bool = False
-    _sized: dict[tuple[int, float], tuple[Option, Option]] = field(default_factory=dict)
-
-    def sized(self, option: Option, question: PlanQuestion, deviations: float) -> Option:
-        """An option with as many replicas as another place of the interval takes; kept."""
-        if option.deviations == deviations:
-            return option
-        key = id(option), deviations
-        if key not in self._sized:  # holds the option, so that no other has its id
-            self._sized[key] = option, option.sized(question.demand, question.slo, question.reserve, deviations)
-        return self._sized[key][1]
 
 
 def search(question: PlanQuestion, found: Found | None = None) -> Found:
@@ -307,15 +266,15 @@ def search(question: PlanQuestion, found: Found | None = None) -> Found:
         system = load_system(space.system, accelerator).value if space.system else System.of(accelerator)
         for number, (_, base) in own:
             question.progress(f"search {gpu}", number, len(bases))
+            seen, first = list[Replica](), len(found.options)
             for staged in (False,) if space.told else (False, True):  # stages where nothing else holds the model
-                seen = list(_laid_out(question, gpu, base, splits(model, system, space, staged), found))
-                laid_out += seen
-                if seen:
-                    break
-        for replica in laid_out:  # the smallest first, which need no more than they are
-            if (settled := _aggregated(question, replica, found)) is not None:
-                _cached(question, settled, found)
-                _drafted(question, settled, found)
+                seen = seen or list(_laid_out(question, gpu, base, splits(model, system, space, staged), found))
+            for replica in _by_outlook(question, seen):
+                if (settled := _aggregated(question, replica, found)) is not None:
+                    _cached(question, settled, found)
+                    _drafted(question, settled, found)
+            found.options[first:] = sorted(found.options[first:], key=lambda option: option.parts[0].replica.gpus)
+            laid_out += seen
         if space.disaggregated and not question.demand.closed and question.demand.osl.mean >= _ANSWER:
             pools += _disaggregated(question, laid_out, found)
     if space.mixed:
@@ -360,6 +319,13 @@ def _laid_out(
             yield replica
 
 
+def _by_outlook(question: PlanQuestion, replicas: Sequence[Replica]) -> Sequence[Replica]:
+    """The replicas whose accelerators promise to bear most first, so that others can be left out; users' smallest."""
+    if question.demand.closed:
+        return replicas
+    return sorted(replicas, key=lambda each: -each.outlook(question.demand, question.slo) / each.gpus)
+
+
 def _name(gpu: str, scenario: dict[str, Any]) -> str:
     split = " ".join(f"{key}{scenario[key]}" for key in ("tp", "pp", "ep", "dp") if scenario.get(key, 1) > 1)
     formats = " ".join(f"{key} {scenario[key]}" for key in ("weights", "kv") if key in scenario)
@@ -387,43 +353,41 @@ def _known(question: PlanQuestion, base: Replica, found: Found) -> list[Option]:
     return [each for each in found.options if _kind(each.parts[0].replica) == _kind(base) and each.deviations >= least]
 
 
-def _fewer(question: PlanQuestion, base: Replica, found: Found) -> dict[float, int]:
-    """The most of these replicas that would cost less than what is known, at each place of the interval that counts.
+def _fewer(question: PlanQuestion, base: Replica, found: Found) -> int | None:
+    """The most of these replicas that would cost less than what is known; None where there is nothing to beat.
 
-    These are expected times and the confidence asked for. Nothing where no fleet is known that they have to beat.
+    Of fleets that cost the same, that of smaller replicas counts.
     """
     demand, rank = question.demand, question.tariff.rank
     own = [each for each in _known(question, base, found) if each.kind == "aggregated"]
     if not own or demand.closed or demand.prefixes is not None or question.tariff.saves is not None or question.course:
-        return {}  # over time another fleet than that of the peak may win
+        return None  # over time another fleet than that of the peak may win
     one = Part(question.bearer(base), Ability(1.0, ()), 1, question.reserve)
-    return {
-        deviations: bisect_left(
-            range(1, _CLUSTER // base.gpus + 1),
-            min(rank(found.sized(each, question, deviations)) for each in own),
-            key=lambda working: rank(Option("aggregated", (replace(one, working=working),))),
-        )
-        for deviations in (0.0, _sureness(question, base))
-    }
+    return bisect_left(
+        range(1, _CLUSTER // base.gpus + 1),
+        min((*rank(each), each.parts[0].replica.gpus) for each in own),
+        key=lambda working: (*rank(Option("aggregated", (replace(one, working=working),))), base.gpus),
+    )
 
 
-def _beaten(question: PlanQuestion, base: Replica, fewer: Mapping[float, int], found: Found) -> bool:
-    """Whether so few replicas miss an objective by far, with each draft and exchange of experts, and without.
+def _beaten(question: PlanQuestion, base: Replica, fewer: int, found: Found) -> bool:
+    """Whether so few replicas miss an objective with each draft and exchange of experts, and without.
 
-    As many replicas that miss at expected times are not surer.
+    They do with less than their load already, as other settings of the engine may bear that much more.
     """
-    known: dict[int, list[Replica]] = {-1: question.ends(base)}
+
+    def misses(replica: Replica) -> bool:
+        borne = fewer * replica.outlook(question.demand, question.slo) * (1.0 - question.reserve.headroom)
+        if borne < question.demand.peak_load:
+            return True
+        bearer = question.bearer(question.bearer(replica).staffed(question.demand))
+        return question.misses(bearer, fewer, _sureness(question, base), 1.0 / _SETTINGS)
+
+    if not misses(base):
+        return False
     others = (*question.space.drafts, *(EXCHANGES if base.scenario.get("ep", 1) > 1 else ()))
-    seen = 0
-    for deviations, working in fewer.items():
-        for place in range(-1, len(others) if working > seen else -1):
-            if place not in known:
-                replica = _changed(question, base, others[place], found)
-                known[place] = question.ends(replica) if replica else []
-            if not question.misses(known[place], working, deviations):
-                return False
-        seen = working
-    return True
+    changed = (_changed(question, base, each, found) for each in others)
+    return all(misses(replica) for replica in changed if replica)
 
 
 def _cached(question: PlanQuestion, base: Replica, found: Found) -> None:
@@ -487,11 +451,7 @@ def _aggregated(question: PlanQuestion, base: Replica, found: Found) -> Replica 
     The one that bears most is returned; None where full engines would cost more than what is known.
     """
     name, fewer = _name(base.gpu, base.scenario), _fewer(question, base, found)
-    beaten = bool(fewer) and not any(fewer.values())  # not one would cost less
-    if not beaten:
-        base = question.bearer(base).staffed(question.demand)
-        beaten = bool(fewer) and _beaten(question, base, fewer, found)
-    if beaten:
+    if fewer is not None and (not fewer or _beaten(question, base, fewer, found)):
         found.refused.append(Refusal(name, "as few as would cost less than a fleet that is known miss the objectives"))
         return None
     best = settled(question, base, found)
@@ -520,6 +480,7 @@ def settled(question: PlanQuestion, base: Replica, found: Found) -> Part | None:
     usual = int(base.resolved.plan.token_budget)
     for key, values in (("token_budget", budgets), ("max_num_seqs", limits)):
         rivals: list[tuple[float, int, Replica, dict[str, int]]] = []
+        wanted = _places(question, best) if best and key == "max_num_seqs" else math.inf
         for value in (each for each in values if each != usual or key != "token_budget" or None not in values):
             setting = chosen | ({} if value is None else {key: value})
             if "max_num_seqs" not in setting and limits[0] is not None:
@@ -531,7 +492,9 @@ def settled(question: PlanQuestion, base: Replica, found: Found) -> Part | None:
                 continue
             if best is None:
                 best, chosen = question.part(replica), setting
-            elif replica.scenario != best.replica.scenario:
+            elif replica.scenario != best.replica.scenario and (
+                (value or 0) < wanted or replica.room > _BETTER * best.replica.room
+            ):
                 left = question.bearer(replica).room_left(best, demand, question.slo)
                 rivals.append((left, len(rivals), replica, setting))
         for _, _, replica, setting in sorted(each for each in rivals if each[0] > _BETTER)[:-2:-1]:
@@ -539,6 +502,12 @@ def settled(question: PlanQuestion, base: Replica, found: Found) -> Part | None:
             if best is None or _better(part, best):
                 best, chosen = part, setting
     return best
+
+
+def _places(question: PlanQuestion, best: Part) -> float:
+    """Sequences that ran at once at most in the plays that a replica sustains: no larger limit changes their steps."""
+    played = best.bearer.curve(best.seen(question.demand)).played.values() if best.working else ()
+    return float(max((each.played.most_at_once for each in played if each.stable), default=math.inf))
 
 
 EXCHANGES: tuple[dict[str, Any], ...] = ({"all_to_all": "deepep"}, {"all_to_all": "deepep", "two_batch": True})
@@ -636,7 +605,8 @@ def _disaggregated(question: PlanQuestion, laid_out: list[Replica], found: Found
     for kind, laid in kinds.items():
         pools = [_fewest(question, laid, role, found) for role in ("prefill", "decode")]
         name, rank = f"{laid[0].gpu} prefill and decode pools, {kind[0]}", question.tariff.rank
-        known = [] if question.tariff.saves else [*map(rank, _known(question, laid[0], found))]
+        own = [] if question.tariff.saves or question.space.mixed else _known(question, laid[0], found)
+        known = [*map(rank, own)]
         small = Part(question.bearer(laid[0]), Ability(1.0, ()), 1, question.reserve)
         least = [small, small]  # two pools are two replicas at least
         if not known or rank(Option("disaggregated", (small, small))) <= min(known):
@@ -644,14 +614,18 @@ def _disaggregated(question: PlanQuestion, laid_out: list[Replica], found: Found
         if known and rank(Option("disaggregated", tuple(least))) > min(known):
             found.refused.append(Refusal(name, "full engines would cost more than a fleet that is known"))
             continue
-        prefill = _cheapest_pool(question, chain(least[:1], pools[0]))
+        known_gpus = [] if question.course else [option.gpus for option in own]
+        most = min(known_gpus, default=math.inf)  # of both pools together
+        prefill = _cheapest_pool(question, chain(least[:1], pools[0]), most=most - least[1].gpus)
         late = (laid[0] if prefill is None else prefill.replica).link_seconds(question.demand)
-        decode = _cheapest_pool(question, chain(least[1:], pools[1]), late)
+        most -= prefill.gpus if prefill else 0
+        decode = _cheapest_pool(question, chain(least[1:], pools[1]), late, most=most) if prefill or not own else None
         yield _Pools(kind, prefill, decode)
-        if prefill is None:
-            continue
-        if decode is None:
-            found.refused.append(Refusal(name, "no pool meets the objectives"))
+        if prefill is None or decode is None:
+            if own:
+                found.refused.append(Refusal(name, "none cheaper than a fleet that is known meet the objectives"))
+            elif prefill:
+                found.refused.append(Refusal(name, "no pool meets the objectives"))
             continue
         option = _whole_request(question, Option("disaggregated", (prefill, decode)))
         if option is None:
@@ -728,20 +702,26 @@ def _unlike(question: PlanQuestion, pools: Sequence[_Pools]) -> list[Option]:
     return sorted(sized, key=rank)[:1]
 
 
-def _cheapest_pool(question: PlanQuestion, pools: Iterable[Part], transfer: float = 0.0) -> Part | None:
-    """The pool of fewest accelerators, of those that full engines would be; of equals the one with more to spare."""
+def _cheapest_pool(
+    question: PlanQuestion, pools: Iterable[Part], transfer: float = 0.0, most: float = math.inf
+) -> Part | None:
+    """The pool of fewest accelerators, of those that full engines would be; of equals the one with more to spare.
+
+    most: accelerators that it may take.
+    """
     best: Part | None = None
     for least in pools:
         replica, role = least.replica, least.role
-        if best and best.deviations == question.deviations:
-            if least.gpus > best.gpus:
-                break
-            fewer = max(best.gpus // replica.gpus, 1)
-            if question.misses([replica], fewer, best.deviations, role, transfer):
-                continue
+        if least.gpus > most:
+            break
+        if most < math.inf and question.misses(
+            question.bearer(replica, role, transfer), int(most // replica.gpus), question.deviations
+        ):
+            continue
         part = question.part(replica, role, transfer).confirmed(question.demand, question.slo)
         if part.working and (best is None or _pool_rank(part) < _pool_rank(best)):
             best = part
+            most = part.gpus if part.deviations == question.deviations else most
     return best
 
 

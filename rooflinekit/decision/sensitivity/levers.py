@@ -49,7 +49,7 @@ from rooflinekit.estimation.options import keywords, part_of, quantity, read
 from rooflinekit.estimation.results import about, shares_by_cause
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, SPECULATION_KEYS, LeversOptions
 from rooflinekit.estimation.traffic import read_load
-from rooflinekit.load.answer import AskedLoad
+from rooflinekit.load.answer import Load
 from rooflinekit.load.lengths import LogNormal
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.serving.energy import static_power
@@ -120,7 +120,7 @@ def elasticities(predictor: Predictor, question: MoveQuestion) -> tuple[Elastici
     return (*(_between(name, ratio, *answers) for name, answers in asked), *_counts(predictor, question))
 
 
-def _smooth(load: AskedLoad) -> AskedLoad:
+def _smooth(load: Load) -> Load:
     """The load with lengths that vary and enough requests, unless these are told."""
     if load.requests is None:
         load = load if load.rate is None else replace(load, least=max(load.least, _MANY))

@@ -32,7 +32,7 @@ from rooflinekit.specs.engines import load_engine
 
 if TYPE_CHECKING:
     from rooflinekit.estimation.estimator import Question as Asked
-    from rooflinekit.load.answer import AskedLoad, LoadPlay
+    from rooflinekit.load.answer import Load, LoadPlay
     from rooflinekit.load.lengths import Length
 
 METRICS = ("ttft", "tpot", "throughput", "cost")
@@ -69,7 +69,7 @@ class MoveQuestion:
     """A static batch, or a load: then the work has its mean lengths, and the sequences that stand for it elsewhere."""
 
     work: Workload
-    load: AskedLoad | None = None
+    load: Load | None = None
 
     @property
     def parallel(self) -> float:

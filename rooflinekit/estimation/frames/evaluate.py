@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from rooflinekit.estimation.estimator import Resolved, read_deployment, refuse_static, resolve
+from rooflinekit.estimation.estimator import Resolved, deploy, refuse_static
 from rooflinekit.estimation.frames.columns import (
     ENDS,
     FIXED,
@@ -42,7 +42,7 @@ from rooflinekit.estimation.scenario import (
     Scenario,
 )
 from rooflinekit.estimation.traffic import VARIES, read_load
-from rooflinekit.load.answer import AskedLoad, play_load
+from rooflinekit.load.answer import Load, play_load
 from rooflinekit.load.lengths import parse_length
 from rooflinekit.model.graph import Pool, trace
 from rooflinekit.model.graph.arrays import Vectorised
@@ -50,7 +50,6 @@ from rooflinekit.model.serving.energy import static_power
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.numeric import Array, Numeric
-from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.version import __version__
 
@@ -261,10 +260,8 @@ def _resolve(fixed: dict[str, object]) -> Resolved:
     if "model" not in fixed:
         raise InputError("model is empty")
     given = {key: _OPTIONS[key].of_cell(cell) if key in _OPTIONS else cell for key, cell in fixed.items()}
-    deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
-    calibration = str(given["calibration"]) if "calibration" in given else None
-    choice = Speculation.read(read(Scenario, part_of(given, SPECULATION_KEYS)))
-    return resolve(str(given["model"]), str(given.get("gpu", "h100-sxm")), deployment, calibration, choice)
+    told = read(Scenario, part_of(given, (*DEPLOYMENT_KEYS, *SPECULATION_KEYS, "calibration")))
+    return deploy(str(given["model"]), str(given.get("gpu", "h100-sxm")), told)
 
 
 def read_loads(scenarios: pd.DataFrame) -> pd.DataFrame:
@@ -279,7 +276,7 @@ def read_loads(scenarios: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(cells, index=pd.RangeIndex(len(scenarios)))
 
 
-def played_row(resolved: Resolved, work: Workload, asked: AskedLoad) -> tuple[dict[str, Numeric], str]:
+def played_row(resolved: Resolved, work: Workload, asked: Load) -> tuple[dict[str, Numeric], str]:
     """Answer of `estimate` to a load: numbers by column, and what its reader should know."""
     found = play_load(resolved.predictor, asked)
     ttft, tpot, e2e = found.times()

@@ -15,7 +15,7 @@ from rooflinekit.evidence.kernel_fit.groups import ENGINE_STEP
 from rooflinekit.evidence.measured import is_of_harness, read_measurements
 from rooflinekit.evidence.measurement import MeasuredRun, MeasuredSpread, RunFacts, StartUp
 from rooflinekit.evidence.steps import MeasuredStep, deployment_of, read_steps
-from rooflinekit.load.answer import AskedLoad, play_load
+from rooflinekit.load.answer import Load, play_load
 from rooflinekit.load.lengths import Fixed
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.timing.calibrated import Calibration
@@ -83,7 +83,7 @@ def pose_step(step: MeasuredStep, given: Given) -> Posed:
     facts = RunFacts(row["model"], gpu, row.get("engine"), 1, point.workload["isl"], point.workload["osl"], point.batch)
     ttft, tpot = (MeasuredSpread(mean=row["whole_us"] / 1e3 if point.metric == name else None) for name in METRICS[:2])
     run = MeasuredRun(step.source, step.tool, facts, ttft, tpot)
-    load = AskedLoad(Fixed(round(float(work.isl))), Fixed(round(float(work.osl))), round(point.batch))
+    load = Load(Fixed(round(float(work.isl))), Fixed(round(float(work.osl))), round(point.batch))
     return Posed(run, facts, resolved, load, work=work)
 
 

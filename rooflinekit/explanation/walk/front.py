@@ -9,9 +9,9 @@ from itertools import groupby, pairwise
 from os import PathLike
 from typing import Any, TypeAlias, Unpack
 
-from rooflinekit.estimation.estimator import inputs, read_deployment, resolve
-from rooflinekit.estimation.options import keywords, part_of, read
-from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, Shapes
+from rooflinekit.estimation.estimator import deploy, inputs
+from rooflinekit.estimation.options import keywords, read
+from rooflinekit.estimation.scenario import Shapes
 from rooflinekit.explanation.walk.letters import letters_of, rank
 from rooflinekit.explanation.walk.prompts import PhaseName, Prompts, read_prompts
 from rooflinekit.explanation.walk.result import Phase, Walk, WalkSection
@@ -208,7 +208,7 @@ def shapes(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **
     """
     given = read(Shapes, scenario)
     prompts = read_prompts(given.get("tokens"), given.get("prompt"), given.get("batch", 1), given.get("cached", 0))
-    resolved = resolve(model, gpu, read_deployment(part_of(given, DEPLOYMENT_KEYS)), "none")
+    resolved = deploy(model, gpu, {**given, "calibration": "none"})
     if resolved.plan.model.encoder is not None:
         name = resolved.plan.model.name
         raise ArchitectureError(f"{name}: an encoder is costed, but not walked; see `estimate --kernels`")

@@ -20,7 +20,7 @@ from rooflinekit.estimation.traffic import read_load
 from rooflinekit.explanation.front import derive, make_case
 from rooflinekit.explanation.metrics import Case
 from rooflinekit.explanation.walk.front import shapes
-from rooflinekit.load.answer import AskedLoad
+from rooflinekit.load.answer import Load
 from rooflinekit.model.graph.javascript import Instance
 from rooflinekit.model.step import Plan
 from rooflinekit.model.timing.calibrated import WIDEST
@@ -67,7 +67,7 @@ class PageDeployment:
         return cls(asked, case, scenario)
 
     @property
-    def load(self) -> AskedLoad | None:
+    def load(self) -> Load | None:
         """The load as it was played, or as it was asked for."""
         return self.asked.load if self.case.played is None else self.case.played.asked
 

@@ -12,7 +12,7 @@ from rooflinekit.decision.sensitivity.moves import MoveQuestion, Setting, change
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.estimation.options import Keywords, OwnKeywords
 from rooflinekit.estimation.scenario import DEGREES
-from rooflinekit.load.answer import AskedLoad
+from rooflinekit.load.answer import Load
 from rooflinekit.load.lengths import Fixed
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.power import plug_power
@@ -85,7 +85,7 @@ class Asked:
     calibration: str | None
     predictor: Predictor
     work: Workload
-    load: AskedLoad | None
+    load: Load | None
 
     @property
     def loads(self) -> tuple[str, ...]:
@@ -97,7 +97,7 @@ class Asked:
     @property
     def process(self) -> dict[str, str]:
         """Arrivals of each kind of load, in words behind its number."""
-        load = self.load or AskedLoad(Fixed(1), Fixed(1), rate=1.0)
+        load = self.load or Load(Fixed(1), Fixed(1), rate=1.0)
         words = load.arrivals.split(", ", 2)
         means = f", {words[2]}" if len(words) > 2 else ""
         return {kind: means if kind == "users" else f", {words[1]}{means}" for kind in self.loads}

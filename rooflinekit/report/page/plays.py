@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rooflinekit.estimation.doubts import version_words
-from rooflinekit.load.answer import POOL_ERROR, AskedLoad
+from rooflinekit.load.answer import POOL_ERROR, Load
 from rooflinekit.load.lengths import Length, LogNormal, Longer
 from rooflinekit.load.policies import rules_of
 from rooflinekit.load.scene import Scheduler, front_end_of, limits_of
@@ -258,7 +258,7 @@ def _known(own: OwnLoads, metric: str) -> dict[str, object] | None:
     return {"loads": known, "level": level, "near": near, "inverse": inverse, "weights": weights}
 
 
-def load_data(asked: AskedLoad | None, played: int = 0) -> dict[str, object]:
+def load_data(asked: Load | None, played: int = 0) -> dict[str, object]:
     """Arrivals and lengths of requests, with what was drawn; None as of a page on a static batch.
 
     played: requests that the first answer of the page needs; a load that needs more begins with the first draws again.
@@ -268,7 +268,7 @@ def load_data(asked: AskedLoad | None, played: int = 0) -> dict[str, object]:
     if asked is None:
         found: dict[str, object] = json.loads(Path(__file__).with_name("draws.json").read_text(encoding="utf-8"))
         return found
-    least = max(asked.count, AskedLoad(asked.isl, asked.osl, rate=1.0).count, played)
+    least = max(asked.count, Load(asked.isl, asked.osl, rate=1.0).count, played)
     fifth = {name: _law(_VARIED, asked, stream, least) for stream, name in enumerate(("isl", "osl"), 1)}
     return {
         "requests": asked.requests,
@@ -281,7 +281,7 @@ def load_data(asked: AskedLoad | None, played: int = 0) -> dict[str, object]:
     }
 
 
-def _gaps(asked: AskedLoad, count: int) -> dict[str, object]:
+def _gaps(asked: Load, count: int) -> dict[str, object]:
     """Gaps of an open loop in units of `scale` over the rate; none where they are even."""
     cv, count = asked.burstiness, asked.requests or count
     drawn = np.random.default_rng((asked.seed, 0))
@@ -291,7 +291,7 @@ def _gaps(asked: AskedLoad, count: int) -> dict[str, object]:
     return {"scale": 1.0 if cv == 1.0 else cv**2, "units": _floats(units), "count": count}
 
 
-def _law(law: Length, asked: AskedLoad, stream: int, count: int) -> dict[str, object] | None:
+def _law(law: Length, asked: Load, stream: int, count: int) -> dict[str, object] | None:
     """Draws of a law of lengths; None where all are equal."""
     text = law.text if isinstance(law, Longer) else law
     if text.quantile(0.0) == text.quantile(1.0):

@@ -14,7 +14,7 @@ from rooflinekit.decision.planning.objective import Objective
 from rooflinekit.estimation.estimator import Resolved, ask
 from rooflinekit.estimation.options import Keywords, OwnKeywords
 from rooflinekit.estimation.traffic import read_load
-from rooflinekit.load.answer import AskedLoad
+from rooflinekit.load.answer import Load
 from rooflinekit.model.graph.merge import Merge
 from rooflinekit.model.graph.symbol import Pool, Symbol
 from rooflinekit.model.graph.trace import flat
@@ -157,7 +157,7 @@ class Planned:
         own = self.users * self.requests_per_hour / 3600.0
         return (own if self.rate is None else self.rate) * self.peak
 
-    def load(self, found: Resolved) -> AskedLoad:
+    def load(self, found: Resolved) -> Load:
         """Load of a deployment, to be played at its rates."""
         lengths = {key: getattr(self, key) for key in ("isl", "osl", "burstiness", "seed")}
         varied = {key: value for key in ("isl_cv", "osl_cv") if (value := getattr(self, key))}
