@@ -202,7 +202,7 @@ def test_a_random_router_never_costs_less() -> None:
 def test_no_hardware_is_bought_for_an_interval_that_is_too_wide() -> None:
     """An A10G's kernels under SGLang are those of another card: the fleet is that at expected times, and it is said."""
     wide, even = (
-        rk.plan("llama-3-8b", "a10g", "p95 tpot<80ms", rate=2, isl=1000, osl=150, tp=[1], engine="sglang",
+        rk.plan("llama-3-8b", "a10g", "p95 ttft<3s", rate=2, isl=1000, osl=150, tp=[1], engine="sglang",
                 draft="none", disaggregated=False, confidence=share) for share in (0.9, 0.5)
     )  # fmt: skip
     assert not wide.best.known

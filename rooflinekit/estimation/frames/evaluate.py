@@ -260,6 +260,7 @@ def _resolve(fixed: dict[str, object]) -> Resolved:
     if "model" not in fixed:
         raise InputError("model is empty")
     given = {key: _OPTIONS[key].of_cell(cell) if key in _OPTIONS else cell for key, cell in fixed.items()}
+    given |= {"calibration": str(given["calibration"])} if "calibration" in given else {}
     told = read(Scenario, part_of(given, (*DEPLOYMENT_KEYS, *SPECULATION_KEYS, "calibration")))
     return deploy(str(given["model"]), str(given.get("gpu", "h100-sxm")), told)
 
