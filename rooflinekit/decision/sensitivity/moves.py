@@ -351,6 +351,8 @@ def moves(  # noqa: PLR0913, PLR0917 - what there is to try
     yield crowd(setting)
     for chunk in filter(None, (int(plan.token_budget // 2), int(plan.token_budget * 2))):
         yield move(f"chunks of {chunk}", {"token_budget": chunk}, CAVEATS["chunk"], setting.told(token_budget=chunk))
+    if plan.engine.costs.serial and not plan.engine.costs.overlap:  # prepares a step ahead only if told
+        yield move("async scheduling", {"async_scheduling": "on"}, _EXACT, setting.told(async_scheduling="on"))
     vendor = plan.system.accelerator.vendor
     for engine in _ENGINES:
         if engine != plan.deployment.engine and vendor in (load_engine(engine).vendors or [vendor]):
