@@ -277,7 +277,7 @@ def _resolve(setup: dict[str, Any], server: ServerFlags, source: str, calibratio
     if server.tp:
         pp, tp = pp * tp // server.tp, server.tp
         degrees |= {"tp": tp, "pp": pp}
-    if server.expert_parallel:
+    if server.expert_parallel and whole_number(degrees["ep"], "ep") == 1:
         degrees["ep"] = tp
     if server.attention_dp and dp == 1:
         degrees |= {"tp": 1, "dp": tp}

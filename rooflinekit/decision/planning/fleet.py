@@ -167,7 +167,7 @@ class Replica:
         return Replica(self.scenario | {"cached": int(kept.cached)}, self.resolved, self.room, kept)
 
     def outlook(self, demand: Demand, slo: Sequence[Objective]) -> float:
-        """Requests a second at which the mean time of a token reaches its limit at best; nothing is played [1/s].
+        """Requests a second at which the mean time of a token is about its limit; nothing is played [1/s].
 
             TPOT = t(D) + t_p·max(min(q, 1), q/dp)    λ = D/(n·TPOT)    q = D/n
 

@@ -94,7 +94,8 @@ def _confirmed(question: PlanQuestion, order: list[Ranked]) -> list[Ranked]:
         entry = order[place]
         if entry.expected is not entry.option:
             order[place] = replace(entry, expected=entry.expected.confirmed(question.demand, question.slo))
-        place = min(range(len(order)), key=lambda place: question.tariff.rank(order[place].expected))
+        enough = [each for each in range(len(order)) if order[each].expected.gpus]
+        place = min(enough, key=lambda place: question.tariff.rank(order[place].expected), default=-1)
     return order
 
 

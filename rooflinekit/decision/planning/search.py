@@ -194,6 +194,14 @@ class PlanQuestion:
             return part
         return Part.of(bearer, self.demand, self.slo, self.reserve, 0.0)
 
+    def budgets(self, replica: Replica) -> list[Replica]:
+        """The replica with the engine's token budget, and with the smallest where it has room."""
+        try:
+            smallest = replica.retuned({"token_budget": min(self.space.token_budgets or BUDGETS)}, self.demand)
+        except DoesNotFitError:
+            return [replica]
+        return [replica, smallest]
+
     def misses(self, bearer: Bearer, working: int, deviations: float, share: float = 1.0) -> bool:
         """Whether so few replicas miss an objective with this share of the traffic, as they are played."""
         few = Part(bearer, Ability(0.0, ()), working, self.reserve, share, deviations)
@@ -373,15 +381,14 @@ def _fewer(question: PlanQuestion, base: Replica, found: Found) -> int | None:
 def _beaten(question: PlanQuestion, base: Replica, fewer: int, found: Found) -> bool:
     """Whether so few replicas miss an objective with each draft and exchange of experts, and without.
 
-    They do with less than their load already, as other settings of the engine may bear that much more.
+    They are played with the engine's token budget and with the smallest, at less than their load: other settings may
+    bear that much more.
     """
 
     def misses(replica: Replica) -> bool:
-        borne = fewer * replica.outlook(question.demand, question.slo) * (1.0 - question.reserve.headroom)
-        if borne < question.demand.peak_load:
-            return True
-        bearer = question.bearer(question.bearer(replica).staffed(question.demand))
-        return question.misses(bearer, fewer, _sureness(question, base), 1.0 / _SETTINGS)
+        staffed, sure = question.bearer(replica).staffed(question.demand), _sureness(question, base)
+        several = question.budgets(staffed)
+        return all(question.misses(question.bearer(each), fewer, sure, 1.0 / _SETTINGS) for each in several)
 
     if not misses(base):
         return False
@@ -614,7 +621,8 @@ def _disaggregated(question: PlanQuestion, laid_out: list[Replica], found: Found
         if known and rank(Option("disaggregated", tuple(least))) > min(known):
             found.refused.append(Refusal(name, "full engines would cost more than a fleet that is known"))
             continue
-        known_gpus = [] if question.course else [option.gpus for option in own]
+        replayed = question.course or question.demand.trace is not None  # fleets may grow after the search
+        known_gpus = [] if replayed else [option.gpus for option in own]
         most = min(known_gpus, default=math.inf)  # of both pools together
         prefill = _cheapest_pool(question, chain(least[:1], pools[0]), most=most - least[1].gpus)
         late = (laid[0] if prefill is None else prefill.replica).link_seconds(question.demand)
@@ -715,7 +723,7 @@ def _cheapest_pool(
         if least.gpus > most:
             break
         if most < math.inf and question.misses(
-            question.bearer(replica, role, transfer), int(most // replica.gpus), question.deviations
+            question.bearer(replica, role, transfer), int(most // replica.gpus), _sureness(question, replica)
         ):
             continue
         part = question.part(replica, role, transfer).confirmed(question.demand, question.slo)
