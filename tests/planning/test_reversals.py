@@ -104,3 +104,21 @@ def test_the_fleet_holds_in_simulate_and_one_replica_less_does_not(number: int) 
     fewer = fleet.replicas - 1
     if fewer and fleet.knee is not None and asked["rate"] / fewer < 0.97 * fleet.knee:
         assert not simulated(asked, fleet.scenario, fewer)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "slo", "asked"),
+    [
+        ("mixtral-8x7b", "p95 tpot<25ms", {"rate": 2000, "isl": 50, "osl": 20, "ep": [1], "dp": [1]}),
+        ("llama-3.1-8b", "p95 tpot<50ms", {"rate": 200, "isl": "lognormal:mean=3000,cv=1", "osl": 16}),
+    ],
+)
+def test_no_split_asked_for_alone_is_cheaper_than_the_fleet_of_all(model: str, slo: str, asked: dict[str, Any]) -> None:
+    """Splits that are left out unsized would have lost."""
+    splits = [2, 4, 8] if model.startswith("mixtral") else [1, 2, 4]
+    all_splits, *alone = (
+        rk.plan(model, "h100-sxm", slo, disaggregated=False, tp=tp, **asked).best.gpus
+        for tp in (splits, *([each] for each in splits))
+    )
+    assert all_splits <= min(alone)
