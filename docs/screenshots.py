@@ -149,7 +149,8 @@ def main() -> None:
         return
     if CHROMIUM is None:
         sys.exit("chromium is not installed")
-    with TemporaryDirectory() as scratch, Browser(Path(scratch) / "profile") as browser:
+    aside = TemporaryDirectory(ignore_cleanup_errors=True)  # Chromium may still write to its profile
+    with aside as scratch, Browser(Path(scratch) / "profile") as browser:
         folder = Path(scratch) if check else IMAGES
         of_reports(browser, folder)
         of_site(browser, folder)

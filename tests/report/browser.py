@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -13,7 +14,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -51,7 +52,8 @@ class Browser:
     def __init__(self, profile: Path) -> None:
         assert CHROMIUM is not None
         command = [CHROMIUM, *_FLAGS, f"--user-data-dir={profile}", "about:blank"]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        null = subprocess.DEVNULL
+        self._process = subprocess.Popen(command, stdout=null, stderr=null, start_new_session=True)
         self._count, self.errors, self.requests, self._newest = 0, list[str](), list[str](), 0
         self._socket = _Websocket(_target(profile))
         for domain in ("Page", "Runtime", "Network", "Log"):
@@ -64,6 +66,8 @@ class Browser:
         self._socket.close()
         self._process.terminate()
         self._process.wait(timeout=PATIENCE)
+        with suppress(ProcessLookupError):  # its helpers outlive it, and still write to the profile
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def send(self, method: str, **params: Any) -> dict[str, Any]:
         """A command and its result."""
