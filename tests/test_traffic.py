@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 import rooflinekit as rk
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.load.answer import Load, LoadPlay, largest_rate, play_load, scene_for
-from rooflinekit.load.lengths import Fixed
+from rooflinekit.load.arrivals import Gamma, Requests, generate
+from rooflinekit.load.lengths import Fixed, parse_length
 from rooflinekit.load.scene import Scheduler
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.serving.flight import InFlight, mixed_step, prefill_share, rotation, side_by_side
@@ -285,12 +286,27 @@ def test_cached_tokens_mean_the_same_of_every_answer_to_a_load(load):
 
 def test_cached_tokens_are_refused_where_prompts_say_themselves_what_is_cached():
     for more, words in (
-        ({"prefix_cache": True}, "cached is not known with"),
+        ({"prefix_cache": True}, "cached cannot be combined with"),
         ({"sessions": "chat"}, "leave it out with sessions"),
         ({"cached": 1024}, "leaves nothing of isl=1024"),
     ):
         with pytest.raises(RooflinekitError, match=words):
             rk.simulate("llama-3-8b", **{"rate": 1.0, "requests": 20, "cached": 100, **more})
+
+
+def test_prompts_that_are_sent_again_have_the_lengths_they_had():
+    asked = {"isl": "uniform:100-3000", "osl": 50, "rate": 4.0, "requests": 5000, "seed_reuse": 7, "seed": 1}
+    found, run = rk.estimate("llama-3-8b", **asked), rk.simulate("llama-3-8b", **asked)
+    assert found.ttft_ms == run.ttft_ms.mean
+    shape = Requests(parse_length("uniform:100-3000"), parse_length("50"), prompts=7)
+    assert len({each.isl for each in generate(Gamma(4.0), shape, 5000)}) == 7
+
+
+@pytest.mark.parametrize("told", [{"rate": 100.0, "osl": 8}, {"concurrency": 2}, {"arrivals": "burst:size=90,period=1"}])
+def test_a_duration_ends_the_run_and_no_usual_number_of_requests(told):
+    run = rk.simulate("llama-3-8b", **{"isl": 128, "osl": 64, "duration": 45.0, **told})
+    assert run.requests.arrived > {"rate": 4200, "concurrency": 150, "arrivals": 4000}[next(iter(told))]
+    assert run.duration_s == pytest.approx(45.0, rel=0.02)
 
 
 @pytest.mark.parametrize("users", [70, 500])

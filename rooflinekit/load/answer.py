@@ -179,16 +179,13 @@ class Load:
     @cached_property
     def drawn(self) -> Drawn:
         """The requests."""
-        drawn = self.draw(self.process, self.count, self.seed)
-        if self.prompts:
-            drawn.isl = [drawn.isl[number % self.prompts] for number in range(self.count)]
-        return drawn
+        return self.draw(self.process, self.count, self.seed)
 
     def draw(self, process: Process, count: int, seed: int) -> Drawn:
         """So many requests of such lengths, however they come."""
         if self.source is not None:
             return self.source(process, count, seed)
-        return Drawn.of(process, Requests(self.isl, self.osl), count, seed)
+        return Drawn.of(process, Requests(self.isl, self.osl, prompts=self.prompts), count, seed)
 
 
 @dataclass(frozen=True)

@@ -146,12 +146,14 @@ def parse_process(text: str) -> Process:
 class Requests:
     """Shape of requests, whenever they come.
 
-    classes: shares of the priority classes 0, 1, …; empty for one class.
+    classes: shares of the priority classes 0, 1, …; empty for one class. prompts: different ones, which are sent again
+    in turn (0: no two are equal).
     """
 
     isl: Length
     osl: Length
     classes: tuple[float, ...] = ()
+    prompts: int = 0
 
     def __post_init__(self) -> None:
         if self.classes and (min(self.classes) < 0 or not 0 < sum(self.classes) < math.inf):
@@ -184,11 +186,15 @@ def generate(process: Process, requests: Requests, count: int, seed: int = 0) ->
 def _drawn(process: Process, requests: Requests, count: int, seed: int) -> Iterator[Columns]:
     """Columns of `count` requests, so many at a time that memory stays flat."""
     gaps, *rngs = (np.random.default_rng((seed, stream)) for stream in range(_STREAMS))
-    clock = 0.0
+    clock, different, known = 0.0, requests.prompts, list[int]()
     for first in range(0, count, _CHUNK):
         size = min(_CHUNK, count - first)
         times = list(accumulate(process.gaps(gaps, first, size), initial=clock))[1:]
-        yield times, *requests.draw(rngs, size)
+        isl, osl, classes = requests.draw(rngs, size)
+        if different:
+            known += isl[: different - len(known)]
+            isl = [known[number % different] for number in range(first, first + size)]
+        yield times, isl, osl, classes
         clock = times[-1]
 
 

@@ -66,6 +66,7 @@ _LONGEST = 1 << 20  # tokens of the longest sequence of a session, where nothing
 
 _AT_ONCE = 1_000_000  # requests that one machine holds in its memory
 _IN_ARRAYS = 1_000_000  # requests that the loop plays; more are played by objects, in memory that does not grow
+_LARGEST = 1_000_000_000  # requests of the largest run, where a duration ends it
 _TOGETHER = 10_000  # replicas that one router knows
 _IN_STEP = (
     "equal lengths keep users in step, so that prompts come together; with lengths that vary (osl=uniform:200-300) "
@@ -240,7 +241,7 @@ def _by_objects(
     told |= {"scheduler_recv_interval": settings.scheduler_recv_interval > 1, "batch_wait": settings.batch_wait}
     if alone := next((name for name, value in told.items() if value), None):
         others = "pools, prefix blocks, cache tiers, samples, sessions or a duration"
-        raise InputError(f"{alone} is not known with {others}")
+        raise InputError(f"{alone} cannot be combined with {others}")
     batches = Batches()
     run = _run(resolved, load, setup, watch, prefill, batches)
     fleet = run.fleet
@@ -453,8 +454,11 @@ def _generated(
     process = parse_process(given["arrivals"]) if "arrivals" in given else asked.process
     requests, warmup, duration = asked.requests, asked.warmup or 0, given.get("duration", math.inf)
     usual = requests is None and duration == math.inf
+    if requests is None and not usual:
+        requests = _LARGEST  # the time ends the run, not their number
     if isinstance(process, ClosedLoop):
-        asked = replace(asked, users=process.users, requests=process.prompts, warmup=process.warmup)
+        prompts = process.prompts if "arrivals" in given else requests or process.prompts
+        asked = replace(asked, users=process.users, requests=prompts, warmup=process.warmup)
     elif isinstance(process, Gamma) and usual:
         asked = steady(replace(asked, rate=process.rate, burstiness=process.cv))
     else:
@@ -466,7 +470,8 @@ def _generated(
     at_once = min(process.size if isinstance(process, Burst) else asked.users or 1, asked.count)
     if at_once > _AT_ONCE:
         raise WorkloadError(f"{at_once:,} requests at once are too many to simulate; at most {_AT_ONCE:,}")
-    sent = generate(process, Requests(asked.isl, asked.osl, _shares(given)), asked.count, asked.seed)
+    shape = Requests(asked.isl, asked.osl, _shares(given), asked.prompts)
+    sent = generate(process, shape, asked.count, asked.seed)
     load = SentLoad(**vars(asked) | {"warmup": asked.filling}, sent=sent, drawn_by=(asked.isl, asked.osl))
     return load, asked.count, tuple(_of_users(asked))
 

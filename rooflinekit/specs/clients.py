@@ -39,6 +39,10 @@ class Conditions:
     users_from: int = 0
     users_below: int = 0
 
+    def __post_init__(self) -> None:
+        if self.version and self.unversioned:
+            raise ValueError(f"version {self.version} and unversioned exclude each other; leave one of them out")
+
     def names(self, facts: Parsed) -> bool:
         """True if the rule holds for a deployment: engine, model, gpu, weights, version, tp, ep and dp."""
         same = all(getattr(self, key) in ("", facts[key]) for key in ("engine", "model", "weights", "version"))

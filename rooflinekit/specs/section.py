@@ -98,7 +98,11 @@ class FileSection:
         """The section as a `kind`: each key by its annotation."""
         required, hints = described(kind)
         self.expect(required, hints)
-        return kind(**{key: self.value(key, hint) for key, hint in hints.items() if self.has(key)})
+        values = {key: self.value(key, hint) for key, hint in hints.items() if self.has(key)}
+        try:
+            return kind(**values)
+        except ValueError as error:  # values that are right one by one, and not together
+            raise SpecError(f"{self.file}: {self.key}: {error}") from error
 
     def value(self, key: str, hint: Any) -> Any:
         """The value of a key that is there, as its annotation says."""

@@ -329,6 +329,7 @@ def test_a_file_of_ones_own(tmp_path):
         ("[0.5, 1.5]", "[1.5, 0.5]", "not a pair of shares"),
         ("[0.5, 1.5]", "[a, b]", "'a' is not a number"),
         ("{engine: vllm}", "{engines: vllm}", "nearest: engine"),
+        ("{engine: vllm}", "{version: '0.9', unversioned: true}", "clients.yaml: clients.*exclude each other"),
         ("kv: fp8, source: [scripts]", "kv: fp8, source: [nobody]", "'nobody' is not under `sources`"),
         ("clients:\n  - ", "clients:\n  a: ", "not"),
     ],
