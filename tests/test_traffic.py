@@ -302,7 +302,9 @@ def test_prompts_that_are_sent_again_have_the_lengths_they_had():
     assert len({each.isl for each in generate(Gamma(4.0), shape, 5000)}) == 7
 
 
-@pytest.mark.parametrize("told", [{"rate": 100.0, "osl": 8}, {"concurrency": 2}, {"arrivals": "burst:size=90,period=1"}])
+@pytest.mark.parametrize(
+    "told", [{"rate": 100.0, "osl": 8}, {"concurrency": 2}, {"arrivals": "burst:size=90,period=1"}]
+)
 def test_a_duration_ends_the_run_and_no_usual_number_of_requests(told):
     run = rk.simulate("llama-3-8b", **{"isl": 128, "osl": 64, "duration": 45.0, **told})
     assert run.requests.arrived > {"rate": 4200, "concurrency": 150, "arrivals": 4000}[next(iter(told))]
