@@ -109,7 +109,7 @@ reports: $(VENV)/core.stamp  ## write the example pages in reports/ again
 	$(BIN)/rooflinekit report --plan "$$scratch/plan.json" --force --out reports/plan-llama-3.3-70b.html
 
 docs: catalogue $(VENV)/test.stamp  ## refresh what the docs take from the code: catalogue, schema, pictures, pasted outputs
-	$(BIN)/python -m docs.generate.tables docs/cli.md docs/scenario.schema.json
+	$(BIN)/python -m docs.generate.tables docs/cli.md docs/watch.md docs/scenario.schema.json
 	$(BIN)/python -m rooflinekit.report.schemas docs/schema
 	$(BIN)/python -m docs.generate.why_decode docs/images
 	$(BIN)/python -m docs.generate.lessons

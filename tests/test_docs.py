@@ -22,6 +22,7 @@ import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.cli.command import find
 from rooflinekit.estimation.frames import INPUT_COLUMNS, RESULT_COLUMNS
+from rooflinekit.report.schemas import SCHEMAS
 from rooflinekit.specs import names
 
 ROOT = Path(__file__).parents[1]
@@ -165,32 +166,40 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def keys(data: object) -> Iterator[str]:
-    """Every key of nested mappings and sequences."""
-    if isinstance(data, Mapping):
-        for key, value in data.items():
-            yield key
-            yield from keys(value)
-    elif isinstance(data, list | tuple):
-        for value in data:
-            yield from keys(value)
-
-
 EXPLAINED = {*find("estimate").options, *re.findall(r"`(\w+)`", TEXTS["docs/nomenclature.md"])}
 """Names in the nomenclature; inputs are options of `estimate`, which docs/cli.md explains."""
+NOT_IN_JSON = {"free_gpus"}
 
 
-@pytest.mark.parametrize(
-    ("model", "scenario"),
-    [
-        ("llama3-8b", {}),
-        ("deepseek-v3", {"gpu": "h200-sxm", "tp": 8}),
-        ("llama3-8b", {"calibration": "none"}),
-        ("llama3-8b", {"draft": "ngram", "draft_tokens": 2, "acceptance": 0.5}),
-    ],
-)
-def test_every_json_key_is_in_the_nomenclature(model: str, scenario: dict[str, Any]) -> None:
-    assert set(keys(rk.estimate(model, **scenario).to_dict())) - EXPLAINED == set()
+def properties(schema: object) -> Iterator[str]:
+    """The keys that a JSON Schema describes, at every level."""
+    if isinstance(schema, dict):
+        yield from schema.get("properties", {})
+        schema = list(schema.values())
+    for inner in schema if isinstance(schema, list) else ():
+        yield from properties(inner)
+
+
+@pytest.mark.parametrize("command", SCHEMAS)
+def test_every_key_of_a_published_schema_is_in_the_nomenclature(command: str) -> None:
+    options = {name for each in ("cost", "plan", "simulate") for name in find(each).options}
+    assert set(properties(SCHEMAS[command]())) - EXPLAINED - options == set()
+
+
+def test_a_published_schema_has_every_key_of_the_nomenclature() -> None:
+    """Those in the first columns of answers that have a schema; columns of CSV are no keys."""
+    answers, _, rest = TEXTS["docs/nomenclature.md"].partition("## Columns of")
+    sections = [("estimate", answers.partition("## The answer")[2])]
+    for section in rest.split("\n## "):
+        title = section.partition("\n")[0]
+        command = re.search(r"`rooflinekit (\w+)(?: (--rollout) N)? --format json`", title)
+        sections += [(f"{command[1]}{'-rollout' * bool(command[2])}", section)] if command else []
+    checked = {command: section for command, section in sections if command in SCHEMAS}
+    assert set(checked) == set(SCHEMAS)
+    for command, section in checked.items():
+        first = re.findall(r"^\| ([^|]+) \|", section, re.MULTILINE)
+        names = {name for cell in first for name in re.findall(r"`(\w+)`", cell)}
+        assert names - set(properties(SCHEMAS[command]())) <= NOT_IN_JSON, command
 
 
 def test_every_column_is_in_the_nomenclature() -> None:

@@ -203,8 +203,9 @@ class TestCommands:
         sections = {hit[1] for hit in named if hit}
         assert sections == set(COMMANDS)
 
-    def test_the_tables_of_options_are_the_present_ones(self) -> None:
-        page = read("docs/cli.md")
+    @pytest.mark.parametrize("name", ["cli.md", "watch.md"])
+    def test_the_generated_tables_are_the_present_ones(self, name: str) -> None:
+        page = read(f"docs/{name}")
         assert page == refreshed(page), "run `make docs`"
 
 

@@ -1,6 +1,6 @@
-"""The tables of the docs that come from the code and the spec files: options, models, accelerators, engines.
+"""The tables of the docs that come from the code and data: options, models, accelerators, engines, exported metrics.
 
-python -m docs.generate.tables docs/cli.md docs/catalogue.md docs/engines.md docs/scenario.schema.json
+python -m docs.generate.tables docs/cli.md docs/catalogue.md docs/engines.md docs/watch.md docs/scenario.schema.json
 
 A page holds its tables between marks. The JSON Schema of a scenario is written whole.
 """
@@ -16,6 +16,7 @@ from pathlib import Path
 from rooflinekit.cli.command import find, grouped
 from rooflinekit.estimation.options import OptionRow, model_of, options_of
 from rooflinekit.estimation.scenario import GROUPS, AcceleratorOptions, Scenario, WrittenOptions
+from rooflinekit.ops.operation import alert_rows, metric_rows
 from rooflinekit.report.catalogue import accelerator_row, model_row
 from rooflinekit.report.document import CellTable
 from rooflinekit.specs import load_accelerator, load_model, names
@@ -147,8 +148,23 @@ def _cost(value: float, spread: float, unit: str) -> str:
     return " ± ".join(texts) if value or spread else "0"
 
 
+def _metrics() -> str:
+    rows = [[_code(name), Marked(", ".join(map(_code, labels))), text] for name, labels, text in metric_rows()]
+    return "\n".join(CellTable(["name", "labels", "meaning"], rows, left=(0, 1, 2)).markdown())
+
+
+def _alerts() -> str:
+    rows = [[_code(name), lasting, text] for name, lasting, text in alert_rows()]
+    return "\n".join(CellTable(["alert", "after", "meaning"], rows, left=(0, 1, 2)).markdown())
+
+
+def _code(text: str) -> str:
+    return Marked(f"`{text}`")
+
+
 _MADE: Mapping[str, Callable[..., str]] = {
     "options": _options, "models": _models, "accelerators": _accelerators, "engines": _engines,
+    "metrics": _metrics, "alerts": _alerts,
 }  # fmt: skip
 
 

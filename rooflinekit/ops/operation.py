@@ -90,6 +90,17 @@ def exporter(port: int) -> Callable[[Watched], None]:
     return show
 
 
+def metric_rows() -> list[tuple[str, list[str], str]]:
+    """Name, labels and meaning of each metric of `watch --listen`."""
+    return [(f"{_PREFIX}{name}", row["labels"], row["help"]) for name, row in _rows()["metrics"].items()]
+
+
+def alert_rows() -> list[tuple[str, str, str]]:
+    """Name, delay and meaning of each alert, of any metric."""
+    alerts = _rows()["alerts"].items()
+    return [(name, lasting, said.replace("{{ $labels.metric }}", "a time")) for name, (_, lasting, _, said) in alerts]
+
+
 def rules() -> str:
     """Recording and alert rules as Prometheus reads them."""
     found = _rows()

@@ -21,8 +21,8 @@ ALL_TO_ALL = ("auto", "deepep")
 """Ways to bring tokens to their experts; "auto" is a collective."""
 
 SKEW = 0.8
-"""Usual skew of routing: TensorRT-LLM's default for hot experts as they were observed, a power law of 0.8
-(https://github.com/NVIDIA/TensorRT-LLM/pull/19148). Served rows say the same (docs/parallelism.md)."""
+"""Usual skew of routing: the default of TensorRT-LLM's kernel benchmark for hot experts as traces show them, a power law
+of 0.8 (https://github.com/NVIDIA/TensorRT-LLM/pull/19148). Served rows agree (docs/accuracy.md)."""
 
 
 def unknown_engine(name: str) -> UnknownNameError:
