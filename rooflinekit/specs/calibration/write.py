@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from textwrap import wrap
 from types import MappingProxyType
 
-from rooflinekit.model.timing.calibrated import FamilyFit, Surface
+from rooflinekit.model.timing.calibrated import FamilyFit, Regimes, Surface
 from rooflinekit.model.timing.forms import parameters
-from rooflinekit.specs.calibration.load import FORM
+from rooflinekit.specs.calibration.load import FORM, short_keys
 from rooflinekit.version import __version__
+
+_WIDTH = 120
+_JOINED = "\N{NO-BREAK SPACE}"  # a blank at which no line ends
 
 
 @dataclass(frozen=True)
@@ -36,10 +40,11 @@ def render(heading: Heading, families: Mapping[str, FamilyFit], borrowed: Lent =
     """The text of a calibration file."""
     lines = [
         "# Time of a kernel = form(parameters) x correction; the forms stand in docs/method.md and model/timing/.",
-        "# parameters: [value, one standard error], times in us; frozen: the data could not pin them. correction:",
-        "# log(measured / form) in percent at the nodes, last axis along the line, faded nodes left out. interval:",
-        "# factor either way that holds 90 % of the kernels of shape groups that the fit had not seen; error: their",
-        "# mean |error|.",
+        "# parameters: [value, one standard error], or the value alone where the data could not pin it; times in us.",
+        "# correction: log(measured / form) in percent at the nodes, faded nodes left out; commas part rows of the",
+        "# last axis, lines those of the last two. interval: factor either way that holds 90 % of the kernels of",
+        "# shape groups that the fit had not seen; error: their mean |error|. defaults: /x and _x continue the name",
+        "# before them.",
         f"name: {heading.accelerator}--{heading.engine}",
         f"accelerator: {heading.accelerator}",
         f"engine: {heading.engine} {heading.release}",
@@ -47,7 +52,7 @@ def render(heading: Heading, families: Mapping[str, FamilyFit], borrowed: Lent =
         f'source: "{heading.source}"',
         f'date: "{heading.date}"',
         f'version: "{__version__}"',
-        f"defaults: {{{', '.join(f'{family}: {key}' for family, key in heading.defaults.items())}}}",
+        *defaults_lines(heading.defaults),
     ]
     if heading.power:
         lines.append(f"power: {{{', '.join(f'{name}: {_short(each)}' for name, each in heading.power.items())}}}")
@@ -57,19 +62,36 @@ def render(heading: Heading, families: Mapping[str, FamilyFit], borrowed: Lent =
     return "\n".join(lines) + "\n"
 
 
+def defaults_lines(defaults: Mapping[str, str]) -> list[str]:
+    """The lines of the keys of fits that serve formats without one."""
+    told = [f"  {name}: {key}" for name, key in short_keys(defaults).items()]
+    return ["defaults:", *told] if told else ["defaults: {}"]
+
+
 def entry(key: str, fit: FamilyFit) -> list[str]:
     """The lines of one family."""
-    edges = ", ".join(f"{edge:.0f}" for edge in fit.regimes.edges)
-    width = ", ".join(f"{each:.3f}" for each in fit.regimes.width)
     return [
         f"  {key}:",
         *_fit(fit, "    "),
-        f'    interval: {{axis: "{fit.regimes.axis}", edges: [{edges}], width: [{width}]}}',
+        f"    interval: {{{_interval(fit.regimes)}}}",
         f"    rows: {fit.rows}",
         f"    error: {fit.error:.4f}",
         f'    source: "{fit.source}"',
         *_beyond(fit, "    "),
     ]
+
+
+def _interval(regimes: Regimes) -> str:
+    """Regimes of one width are one regime.
+
+    >>> _interval(Regimes("m", (16.0,), (1.1, 1.2))), _interval(Regimes("m", (16.0,), (1.2, 1.2)))
+    ('axis: m, edges: [16], width: [1.100, 1.200]', 'width: [1.200]')
+    """
+    width = [f"{each:.3f}" for each in regimes.width]
+    if len(set(width)) == 1:
+        return f"width: [{width[0]}]"
+    edges = ", ".join(f"{edge:.0f}" for edge in regimes.edges)
+    return f"axis: {regimes.axis}, edges: [{edges}], width: [{', '.join(width)}]"
 
 
 def _beyond(fit: FamilyFit, indent: str) -> list[str]:
@@ -81,17 +103,28 @@ def _beyond(fit: FamilyFit, indent: str) -> list[str]:
 
 
 def _fit(fit: FamilyFit, indent: str) -> list[str]:
-    lines = [f"{indent}parameters:"]
+    told = []
     for name, bound in parameters(fit.form).items():
         value = getattr(fit.form, name)
         if bound.choices:
-            lines.append(f"{indent}  {name}: {value}")
+            told.append(f"{name}: {value}")
             continue
-        error = 0.0 if name in fit.frozen else fit.spread.get(name, 0.0) / bound.scale
-        kept = min(max(value / bound.scale, bound.low), bound.high)
-        lines.append(f"{indent}  {name}: [{_short(kept)}, {_short(error, 2)}]")
-    lines.append(f"{indent}frozen: [{', '.join(fit.frozen)}]")
+        kept = _short(min(max(value / bound.scale, bound.low), bound.high))
+        error = _short(fit.spread.get(name, 0.0) / bound.scale, 2)
+        told.append(f"{name}: {kept}" if name in fit.frozen else f"{name}: [{kept}, {error}]")
+    lines = _flow("parameters", told, indent)
     return lines + ([] if fit.surface is None else _surface(fit.surface, indent))
+
+
+def _flow(key: str, entries: Sequence[str], indent: str) -> list[str]:
+    """A mapping on as few lines as hold it, broken between its entries."""
+    return _wrapped(f"{key}: {{{', '.join(each.replace(' ', _JOINED) for each in entries)}}}", indent)
+
+
+def _wrapped(text: str, indent: str, inner: str = "  ") -> list[str]:
+    lines = wrap(text, _WIDTH, initial_indent=indent, subsequent_indent=indent + inner, break_long_words=False,
+                 break_on_hyphens=False)  # fmt: skip
+    return [line.replace(_JOINED, " ") for line in lines]
 
 
 def _short(value: float, digits: int = 4) -> str:
@@ -105,8 +138,14 @@ def _short(value: float, digits: int = 4) -> str:
 
 
 def _surface(surface: Surface, indent: str) -> list[str]:
-    lines = [f"{indent}correction:", f"{indent}  axes:"]
-    for axis in surface.axes:
-        nodes = ", ".join(_short(2.0**place, 12) for place in axis.nodes)
-        lines += [f"{indent}    {axis.name}: [{nodes}]"]
-    return [*lines, f"{indent}  percent: |", *(f"{indent}    {line}" for line in surface.percent.splitlines())]
+    axes = [f"{axis.name}: [{', '.join(_short(2.0**place, 12) for place in axis.nodes)}]" for axis in surface.axes]
+    sizes = [len(axis.nodes) - (1 if axis.open_low else 2) for axis in surface.axes]
+    rows = [_JOINED.join(row) for row in _runs(surface.percent.split(), sizes[-1])]
+    lines = [", ".join(line) for line in _runs(rows, sizes[-2] if len(sizes) > 1 else 1)]
+    text = [part for line in lines for part in _wrapped(line, f"{indent}    ", "")]
+    return [f"{indent}correction:", *_flow("axes", axes, f"{indent}  "), f"{indent}  percent: |", *text]
+
+
+def _runs(items: Sequence[str], size: int) -> list[Sequence[str]]:
+    """Items in runs of a size."""
+    return [items[start : start + size] for start in range(0, len(items), size)]
