@@ -24,6 +24,7 @@ from rooflinekit.specs import load_accelerator, spec_dir
 from rooflinekit.specs.calibration import calibration_names, choose_calibration, load_calibration, stand_in
 from rooflinekit.specs.calibration.choose import serving_engine, widening
 from rooflinekit.specs.calibration.load import _divided, calibration_path, read_calibration
+from rooflinekit.specs.calibration.write import entry
 
 
 def family(name):
@@ -74,6 +75,31 @@ def test_a_calibration_is_read_in_si(tmp_path):
 def test_a_parameter_without_an_error_is_one_that_the_data_could_not_pin(tmp_path):
     fit = read_calibration(written(tmp_path, "families", "gemm", "parameters", "tail", value=0.25)).families["gemm"]
     assert (fit.form.tail, fit.spread["tail"], fit.frozen) == (0.25, 0.0, ("tail",))
+
+
+def test_a_parameter_that_is_left_out_has_its_usual_value(tmp_path):
+    fit = read_calibration(written(tmp_path, "families", "gemm", "parameters", "tile", drop=True)).families["gemm"]
+    bound = parameters(fit.form)["tile"]
+    assert (fit.form.tile, fit.frozen) == (pytest.approx(bound.usual * bound.scale), ("tile",))
+
+
+def test_nodes_of_a_correction_fade_over_four_doublings(tmp_path):
+    surfaces = []
+    for told in ({"nodes": {"k": [64, 256]}}, {"axes": {"k": [4, 64, 256, 4096]}}):
+        file = written(tmp_path, "families", "gemm", "correction", value=told | {"percent": "10 -20"})
+        surfaces.append(read_calibration(file).families["gemm"].surface)
+    assert surfaces[0] == surfaces[1]
+    assert surfaces[0].axes[0].nodes == (2.0, 6.0, 8.0, 12.0)
+
+
+def test_what_is_written_is_read_again(tmp_path):
+    for name in ("h100-sxm--vllm", "rtx-4090--llama.cpp", "tpu-v6e--vllm"):
+        shipped = {key: fit for key, fit in load_calibration(name).families.items() if "/" in key and fit.rows}
+        text = "\n".join(line for key, fit in shipped.items() for line in entry(key, fit))
+        head = yaml.safe_dump(FILE | {"families": {each: family(each) for each in FAMILIES}}, sort_keys=False)
+        (tmp_path / "mine.yaml").write_text(head + text + "\n")
+        again = read_calibration(tmp_path / "mine.yaml").families
+        assert all("\n".join(entry(key, again[key])) == "\n".join(entry(key, fit)) for key, fit in shipped.items())
 
 
 def test_rows_of_a_correction_may_be_parted_by_commas(tmp_path):
@@ -147,7 +173,7 @@ def test_a_file_that_cannot_be_trusted_is_refused(tmp_path, path, value, said):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("path", [("name",), ("families",), ("defaults",), ("form",), (*GEMM, "parameters", "tile")])
+@pytest.mark.parametrize("path", [("name",), ("families",), ("defaults",), ("form",), (*GEMM, "interval")])
 def test_a_missing_key_is_named(tmp_path, path):
     with pytest.raises(SpecError, match=f"{path[-1]}: is missing"):
         read_calibration(written(tmp_path, *path, drop=True))

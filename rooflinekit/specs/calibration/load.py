@@ -9,16 +9,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rooflinekit.model.timing.calibrated import AXES, Axis, Beyond, Calibration, FamilyFit, Fits, Regimes, Surface
 from rooflinekit.model.timing.forms import (
     FORMS,
-    DecodeTime,
     ExchangeTime,
     GemmTime,
     PlainTime,
-    PrefillTime,
     SparseTime,
     TimeForm,
     parameters,
@@ -37,15 +36,6 @@ FORM = "physical-1"
 
 _MOST_DIGITS = 4  # of a logarithm in percent, with its sign: a factor of 22,000
 _PERCENT = re.compile(r"[-\d\s,]+")
-_ABSENT: dict[type[TimeForm], dict[str, object]] = {
-    PlainTime: {"row": [0, 0]},
-    GemmTime: {"stacked": 1, "partial": [0, 0]},
-    DecodeTime: {"rows": 64},
-    PrefillTime: {"packed": 0},
-    SparseTime: {"scan": [0, 0], "foreign": [0, 0], "single": 0},
-}
-"""Terms that files of before they were known lack."""
-
 _LATER: dict[Family, TimeForm] = {"sparse_attention": SparseTime(), "exchange": ExchangeTime()}
 """Families that most files say nothing of, with usual parameters."""
 
@@ -82,8 +72,11 @@ class _CalibrationFile(FileLayout):
 
 
 class _Correction(FileLayout):
-    axes: Mapping[str, tuple[float, ...]]
+    """Ratios at the nodes; `axes` have the faded ones too."""
+
     percent: object
+    nodes: Mapping[str, tuple[float, ...]] = MappingProxyType({})
+    axes: Mapping[str, tuple[float, ...]] = MappingProxyType({})
 
 
 class _PowerFactors(FileLayout):
@@ -369,14 +362,16 @@ def _lines(path: Path, fits: Mapping[str, str], key: str) -> FileSection:
 
 
 def _form(section: FileSection, kind: type[TimeForm]) -> tuple[TimeForm, dict[str, float], list[str]]:
-    """A time form with its parameters and their standard errors, in SI, and which of them the data could not pin."""
+    """A time form with its parameters and their standard errors, in SI, and which of them the data could not pin.
+
+    A parameter that is left out has its usual value.
+    """
     known = parameters(kind)
-    data = {**_ABSENT.get(kind, {}), **section.data}
     values: dict[str, Any] = {}
     spread, alone = {}, []
-    section.expect([name for name in known if name not in _ABSENT.get(kind, {})], known)
+    section.expect((), known)
     for name, bound in known.items():
-        given = data[name]
+        given = section.data.get(name, bound.usual)
         if bound.choices:
             values[name] = given
             if given not in bound.choices:
@@ -398,14 +393,15 @@ def _surface(fit: FileSection, correction: _Correction | None) -> Surface | None
     if correction is None:
         return None
     section, axes = fit.section("correction"), []
-    for name, nodes in correction.axes.items():
+    key, make = ("axes", Axis) if correction.axes else ("nodes", Axis.around)
+    for name, nodes in (correction.axes or correction.nodes).items():
         if name not in AXES:
-            section.refuse("axes", f"unknown shape {name!r}; nearest: {nearest_of(name, AXES)}")
+            section.refuse(key, f"unknown shape {name!r}; nearest: {nearest_of(name, AXES)}")
         if not nodes or min(nodes) <= 0:
-            section.refuse(f"axes.{name}", "needs at least one node, each above 0")
-        axes.append(Axis(name, tuple(map(math.log2, nodes))))
+            section.refuse(f"{key}.{name}", "needs at least one node, each above 0")
+        axes.append(make(name, tuple(map(math.log2, nodes))))
     text = str(correction.percent)
-    expected = math.prod(len(axis.nodes) - (1 if axis.open_low else 2) for axis in axes)
+    expected = math.prod(len(axis.inner) for axis in axes)
     words = text.replace(",", " ").split()
     if not _PERCENT.fullmatch(text) or len(words) != expected:
         section.refuse("percent", f"needs {expected} whole numbers for its axes")

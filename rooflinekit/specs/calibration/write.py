@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from textwrap import wrap
 from types import MappingProxyType
 
-from rooflinekit.model.timing.calibrated import FamilyFit, Regimes, Surface
+from rooflinekit.model.timing.calibrated import Axis, FamilyFit, Regimes, Surface
 from rooflinekit.model.timing.forms import parameters
 from rooflinekit.specs.calibration.load import FORM, short_keys
 from rooflinekit.version import __version__
@@ -39,12 +39,7 @@ Lent = Mapping[str, tuple[str, str]]
 def render(heading: Heading, families: Mapping[str, FamilyFit], borrowed: Lent = MappingProxyType({})) -> str:
     """The text of a calibration file."""
     lines = [
-        "# Time of a kernel = form(parameters) x correction; the forms stand in docs/method.md and model/timing/.",
-        "# parameters: [value, one standard error], or the value alone where the data could not pin it; times in us.",
-        "# correction: log(measured / form) in percent at the nodes, faded nodes left out; commas part rows of the",
-        "# last axis, lines those of the last two. interval: factor either way that holds 90 % of the kernels of",
-        "# shape groups that the fit had not seen; error: their mean |error|. defaults: /x and _x continue the name",
-        "# before them.",
+        "# Time of a kernel = form(parameters) x correction. Section 4 of docs/method.md says what each key holds.",
         f"name: {heading.accelerator}--{heading.engine}",
         f"accelerator: {heading.accelerator}",
         f"engine: {heading.engine} {heading.release}",
@@ -106,6 +101,8 @@ def _fit(fit: FamilyFit, indent: str) -> list[str]:
     told = []
     for name, bound in parameters(fit.form).items():
         value = getattr(fit.form, name)
+        if value == bound.usual * bound.scale and not fit.spread.get(name):
+            continue
         if bound.choices:
             told.append(f"{name}: {value}")
             continue
@@ -138,12 +135,24 @@ def _short(value: float, digits: int = 4) -> str:
 
 
 def _surface(surface: Surface, indent: str) -> list[str]:
-    axes = [f"{axis.name}: [{', '.join(_short(2.0**place, 12) for place in axis.nodes)}]" for axis in surface.axes]
-    sizes = [len(axis.nodes) - (1 if axis.open_low else 2) for axis in surface.axes]
-    rows = [_JOINED.join(row) for row in _runs(surface.percent.split(), sizes[-1])]
-    lines = [", ".join(line) for line in _runs(rows, sizes[-2] if len(sizes) > 1 else 1)]
+    faded = all(_usual(axis) for axis in surface.axes)
+    told = {axis.name: axis.inner if faded else axis.nodes for axis in surface.axes}
+    nodes = [f"{name}: [{', '.join(map(_node, places))}]" for name, places in told.items()]
+    last, *before = [len(axis.inner) for axis in reversed(surface.axes)]
+    rows = [_JOINED.join(row) for row in _runs(surface.percent.split(), last)]
+    lines = [", ".join(line) for line in _runs(rows, before[0] if before else 1)]
     text = [part for line in lines for part in _wrapped(line, f"{indent}    ", "")]
-    return [f"{indent}correction:", *_flow("axes", axes, f"{indent}  "), f"{indent}  percent: |", *text]
+    head = [f"{indent}correction:", *_flow("nodes" if faded else "axes", nodes, f"{indent}  ")]
+    return [*head, f"{indent}  percent: |", *text]
+
+
+def _usual(axis: Axis) -> bool:
+    """Whether the faded nodes of an axis follow from the others."""
+    return [*map(_node, axis.nodes)] == [*map(_node, Axis.around(axis.name, axis.inner).nodes)]
+
+
+def _node(place: float) -> str:
+    return _short(2.0**place, 12)
 
 
 def _runs(items: Sequence[str], size: int) -> list[Sequence[str]]:
