@@ -32,15 +32,15 @@ from kernel_errors import coverage_lines, covered, errors, medians, sampled
 from rooflinekit.evidence.kernel_fit.calibrate import Prior, calibrate_family, kernel_of, moved, predict
 from rooflinekit.evidence.kernel_fit.groups import Group, kernel_groups, read_kernel_tables
 from rooflinekit.evidence.kernel_fit.tables import OPERATIONS, Measured, number_formats
-from rooflinekit.model.timing.calibrated import BORROWED, Calibration, FamilyFit, Regimes
-from rooflinekit.model.timing.forms import PlainTime
+from rooflinekit.model.timing.calibrated import BORROWED, Calibration, FamilyFit
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.hardware import System
 from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.calibration.choose import choose_calibration, donors, serving_engine, widening
-from rooflinekit.specs.calibration.load import SERVED, calibration_names, load_calibration
+from rooflinekit.specs.calibration.load import SERVED, calibration_names, load_calibration, whole_keys
 from rooflinekit.specs.calibration.load import carried as as_it_serves
-from rooflinekit.specs.calibration.write import Heading, Lent, entry, render
+from rooflinekit.specs.calibration.write import Heading, Lent, defaults_lines, entry, render
+from rooflinekit.specs.files import parse_yaml
 
 Fits = dict[tuple[str, str, str], FamilyFit]  # by GPU, engine and key
 ENGINES = ("vllm", "sglang", "trtllm")
@@ -52,8 +52,6 @@ SOURCES = {
     "frontier": "profiles of github.com/NetX-lab/Frontier @ a4b22df8 (MIT; A40: microsoft/vidur, MIT)",
 }
 """By the column `source` of the tables, without the version of the profiler."""
-ASSUMED = ("elementwise", "embedding", "sampling", "linear_attention")
-APPEND = "assumption: no launch of its own, since measured attention includes the write; shares of the bf16 GEMM"
 DEFAULTS = {
     "gemm": "gemm/bf16", "attention_decode": "attention_decode/bf16/bf16",
     "attention_prefill": "attention_prefill/bf16/bf16", "mla_decode": "mla_decode/bf16/bf16",
@@ -202,12 +200,12 @@ def few_points(fit: FamilyFit, rows: Measured, system: System, count: int = 20) 
 
 
 def own_fits(gpu: str, engine: str, fits: Fits) -> dict[str, FamilyFit]:
-    """What was fitted to rows of this accelerator and engine, and what follows from it."""
+    """What was fitted to rows of this accelerator and engine."""
     own = {key: fit for (place, runs, key), fit in fits.items() if place == gpu and serves(runs, engine)}
     for key in [key for key in own if key.endswith(EAGER) and key.removesuffix(EAGER) not in own]:
         plain = key.removesuffix(EAGER)
         own[plain] = graphed(own[key], plain, gpu, engine)
-    return own | (assumptions(own["gemm/bf16"]) if "gemm/bf16" in own else {})
+    return own
 
 
 def serves(runs: str, engine: str) -> bool:
@@ -229,8 +227,7 @@ def calibration(gpu: str, engine: str, fits: Fits) -> tuple[dict[str, FamilyFit]
             continue
         if (donor := lender(key, near, fits)) is not None:
             borrowed[key] = donor
-    first = own.get("gemm/bf16") or load_calibration(borrowed["gemm/bf16"][0]).families["gemm/bf16"]
-    return assumptions(first) | own, borrowed
+    return own, borrowed
 
 
 def lender(key: str, near: list[tuple[str, str]], fits: Fits) -> tuple[str, str] | None:
@@ -253,16 +250,6 @@ def graphed(fit: FamilyFit, key: str, gpu: str, engine: str) -> FamilyFit:
             return replace(fit, form=replace(fit.form, launch=near.form.launch), surface=None,
                            source=NO_GAPS.format(name) + fit.source)  # fmt: skip
     return fit
-
-
-def assumptions(gemm: FamilyFit) -> dict[str, FamilyFit]:
-    """Families without measurements: a plain roofline with the floor and shares of the bf16 GEMM."""
-    plain = PlainTime(gemm.form.launch, gemm.form.compute, gemm.form.memory)
-    text = "assumption: launch floor and shares of the bf16 GEMM, within a factor of 2"
-    frozen = ("launch", "compute", "memory")
-    assumed = FamilyFit(plain, {}, frozen, None, Regimes("", (), (2.0,)), 0, 0.0, text)
-    inside = replace(assumed, form=replace(plain, launch=0.0), source=APPEND)
-    return dict.fromkeys(ASSUMED, assumed) | {"kv_append": inside}
 
 
 def write(folder: Path, date: str, found: list[Group], fits: Fits) -> None:
@@ -305,14 +292,14 @@ def served(text: str, families: dict[str, FamilyFit]) -> str:
     for key in sorted(families, key=lambda key: -families[key].rows):
         if key.startswith(LAYERS) and not any(word in key for word in SHORTCUTS):
             commonest.setdefault("/".join(key.split("/")[:2]) + "/" + layer_of(key), key)
-    heading = re.search(r"(?m)^defaults: {(.*)}$", text)
+    heading = re.search(r"(?m)^defaults:.*\n(?:  .*\n)*", text)
     if heading is None or not commonest:
         return text
-    stated = dict(entry.split(": ") for entry in heading[1].split(", "))
+    stated = whole_keys(parse_yaml(heading[0])["defaults"])
     known = {name: key for name, key in stated.items() if not name.startswith(LAYERS)} | {
         name: key for name, key in stated.items() if name.startswith(LAYERS) and f"\n  {key}:" in text
     } | dict(sorted(commonest.items()))  # fmt: skip
-    return text.replace(heading[0], f"defaults: {{{', '.join(f'{name}: {key}' for name, key in known.items())}}}")
+    return text.replace(heading[0], "\n".join([*defaults_lines(known), ""]))
 
 
 def layer_of(key: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 
 import numpy as np
@@ -23,6 +24,7 @@ from rooflinekit.specs import load_accelerator, spec_dir
 from rooflinekit.specs.calibration import calibration_names, choose_calibration, load_calibration, stand_in
 from rooflinekit.specs.calibration.choose import serving_engine, widening
 from rooflinekit.specs.calibration.load import _divided, calibration_path, read_calibration
+from rooflinekit.specs.calibration.write import entry
 
 
 def family(name):
@@ -70,6 +72,67 @@ def test_a_calibration_is_read_in_si(tmp_path):
     assert (got.name, got.accelerator) == ("mine", "h100-sxm")
 
 
+def test_a_parameter_without_an_error_is_one_that_the_data_could_not_pin(tmp_path):
+    fit = read_calibration(written(tmp_path, "families", "gemm", "parameters", "tail", value=0.25)).families["gemm"]
+    assert (fit.form.tail, fit.spread["tail"], fit.frozen) == (0.25, 0.0, ("tail",))
+
+
+def test_a_parameter_that_is_left_out_has_its_usual_value(tmp_path):
+    fit = read_calibration(written(tmp_path, "families", "gemm", "parameters", "tile", drop=True)).families["gemm"]
+    bound = parameters(fit.form)["tile"]
+    assert (fit.form.tile, fit.frozen) == (pytest.approx(bound.usual * bound.scale), ("tile",))
+
+
+def test_nodes_of_a_correction_fade_over_four_doublings(tmp_path):
+    surfaces = []
+    for told in ({"nodes": {"k": [64, 256]}}, {"axes": {"k": [4, 64, 256, 4096]}}):
+        file = written(tmp_path, "families", "gemm", "correction", value=told | {"percent": "10 -20"})
+        surfaces.append(read_calibration(file).families["gemm"].surface)
+    assert surfaces[0] == surfaces[1]
+    assert surfaces[0].axes[0].nodes == (2.0, 6.0, 8.0, 12.0)
+
+
+def test_what_is_written_is_read_again(tmp_path):
+    for name in ("h100-sxm--vllm", "rtx-4090--llama.cpp", "tpu-v6e--vllm"):
+        shipped = {key: fit for key, fit in load_calibration(name).families.items() if "/" in key and fit.rows}
+        text = "\n".join(line for key, fit in shipped.items() for line in entry(key, fit))
+        head = yaml.safe_dump(FILE | {"families": {each: family(each) for each in FAMILIES}}, sort_keys=False)
+        (tmp_path / "mine.yaml").write_text(head + text + "\n")
+        again = read_calibration(tmp_path / "mine.yaml").families
+        assert all("\n".join(entry(key, again[key])) == "\n".join(entry(key, fit)) for key, fit in shipped.items())
+
+
+def test_rows_of_a_correction_may_be_parted_by_commas(tmp_path):
+    axes = {"n": [16, 256, 512, 8192], "m": [1, 64, 1024]}  # 2 x 2 nodes that have not faded
+    surfaces = []
+    for text in ("1 2, 3 -4", "1 2\n3 -4\n"):
+        file = written(tmp_path, "families", "gemm", "correction", value={"axes": axes, "percent": text})
+        surfaces.append(read_calibration(file).families["gemm"].surface)
+    assert surfaces[0] == surfaces[1]
+    assert surfaces[0].table.values == pytest.approx([math.exp(x / 100) for x in (0, 0, 0, 1, 2, 0, 3, -4, 0, 0, 0, 0)])
+
+
+def test_families_that_nobody_measured_take_launch_and_shares_of_the_bf16_products(tmp_path):
+    own = family("gemm")
+    own["parameters"] |= {"launch": [4.0, 0.1], "compute": [0.6, 0.01], "memory": [0.9, 0.01]}
+    some = {name: family(name) for name in FAMILIES if name not in ("elementwise", "kv_append")}
+    file = written(tmp_path, "families", value={**some, "gemm/bf16": own})
+    got = read_calibration(file).families
+    form, inside = got["elementwise"].form, got["kv_append"].form
+    assert (form.launch, form.compute, form.memory) == (pytest.approx(4e-6), 0.6, 0.9)
+    assert (inside.launch, inside.memory) == (0.0, 0.9)  # measured attention includes the write
+    assert got["elementwise"].regimes.width == (2.0,)
+
+
+def test_a_default_may_continue_the_name_that_it_serves(tmp_path):
+    families = {name: family(name) for name in FAMILIES}
+    families["moe/bf16"] = families.pop("moe") | {"rows": 77}
+    data = FILE | {"families": families, "defaults": {"moe": "/bf16"}}
+    file = tmp_path / "mine.yaml"
+    file.write_text(yaml.safe_dump(data, sort_keys=False))
+    assert read_calibration(file).families["moe"].rows == 77
+
+
 def test_the_hash_is_of_the_content_and_not_of_the_line_ends(tmp_path):
     file = written(tmp_path)
     first = read_calibration(file).hash
@@ -88,7 +151,7 @@ GEMM = ("families", "gemm")
     ((*GEMM, "parameters", "comptue"), [1, 0], "gemm.parameters.comptue: unknown key; nearest: compute"),
     ((*GEMM, "parameters", "compute"), [1.2, 0], "gemm.parameters.compute: 1.2 is outside [0.05, 1.05] share"),
     ((*GEMM, "parameters", "compute"), [0, 0], "gemm.parameters.compute: 0.0 is outside"),
-    ((*GEMM, "parameters", "compute"), 0.8, "gemm.parameters.compute: 0.8 is not [value, spread]"),
+    ((*GEMM, "parameters", "compute"), "0.8", "gemm.parameters.compute: '0.8' is not [value, spread] or a value"),
     ((*GEMM, "parameters", "compute"), [0.8], "gemm.parameters.compute: [0.8] is not [value, spread]"),
     ((*GEMM, "parameters", "compute"), [0.8, -1], "gemm.parameters.compute: -1 is not a number of at least 0"),
     ((*GEMM, "parameters", "launch"), [-3.5, 0], "gemm.parameters.launch: -3.5 is not a number of at least 0"),
@@ -110,7 +173,7 @@ def test_a_file_that_cannot_be_trusted_is_refused(tmp_path, path, value, said):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("path", [("name",), ("families",), ("defaults",), ("form",), (*GEMM, "parameters", "tile")])
+@pytest.mark.parametrize("path", [("name",), ("families",), ("defaults",), ("form",), (*GEMM, "interval")])
 def test_a_missing_key_is_named(tmp_path, path):
     with pytest.raises(SpecError, match=f"{path[-1]}: is missing"):
         read_calibration(written(tmp_path, *path, drop=True))

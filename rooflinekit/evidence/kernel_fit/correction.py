@@ -24,9 +24,6 @@ from rooflinekit.specs.files import table_of
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-_FADE = 4.0
-"""Doublings beyond the outermost node with data over which a correction fades to none."""
-
 SMOOTHNESS, RIDGE = 0.1, 0.1
 """Weight of a unit step between neighbouring nodes, and of a unit correction, against one measured row."""
 
@@ -59,18 +56,13 @@ class Lattice:
 
 
 def make_axes(lattice: Lattice, rows: Measured) -> tuple[Axis, ...]:
-    """The nodes that the data reach, with one more on either side where the correction has faded.
-
-    Nothing is added below a shape's least value: there is no batch below 1.
-    """
+    """The nodes that the data reach, and those where the correction has faded."""
     axes = []
     for name, nodes in lattice.nodes.items():
         places, data = np.log2(np.array(nodes, float)), np.log2(rows.each(AXES[name]))
         first = max(int(np.searchsorted(places, data.min(), side="right")) - 1, 0)
         last = min(int(np.searchsorted(places, data.max(), side="left")), len(places) - 1)
-        inner = [float(place) for place in places[first : last + 1]]
-        below = [] if inner[0] <= 0.0 else [inner[0] - _FADE]
-        axes.append(Axis(name, (*below, *inner, inner[-1] + _FADE)))
+        axes.append(Axis.around(name, tuple(map(float, places[first : last + 1]))))
     return tuple(axes)
 
 

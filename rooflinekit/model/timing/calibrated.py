@@ -28,6 +28,9 @@ from rooflinekit.model.types.kernel import (
 )
 from rooflinekit.model.types.numeric import Numeric, ceil, choose, fails, lattice, log2, maximum
 
+FADE = 4.0
+"""Doublings beyond the outermost node with data over which a correction fades to none."""
+
 
 @dataclass(frozen=True)
 class Axis:
@@ -35,6 +38,23 @@ class Axis:
 
     name: str
     nodes: tuple[float, ...]
+
+    @classmethod
+    def around(cls, name: str, inner: tuple[float, ...]) -> Axis:
+        """The nodes with data, with one more on either side where the correction has faded.
+
+        Nothing is added below a shape's least value: there is no batch below 1.
+
+        >>> Axis.around("k", (8.0, 10.0)).nodes, Axis.around("batch", (0.0, 2.0)).nodes
+        ((4.0, 8.0, 10.0, 14.0), (0.0, 2.0, 6.0))
+        """
+        below = () if inner[0] <= 0.0 else (inner[0] - FADE,)
+        return cls(name, (*below, *inner, inner[-1] + FADE))
+
+    @property
+    def inner(self) -> tuple[float, ...]:
+        """The nodes where the correction has not faded."""
+        return self.nodes[0 if self.open_low else 1 : -1]
 
     @property
     def open_low(self) -> bool:

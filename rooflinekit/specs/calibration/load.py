@@ -9,16 +9,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rooflinekit.model.timing.calibrated import AXES, Axis, Beyond, Calibration, FamilyFit, Fits, Regimes, Surface
 from rooflinekit.model.timing.forms import (
     FORMS,
-    DecodeTime,
     ExchangeTime,
     GemmTime,
     PlainTime,
-    PrefillTime,
     SparseTime,
     TimeForm,
     parameters,
@@ -36,18 +35,19 @@ FORM = "physical-1"
 """Name of the set of time forms that a file's parameters belong to."""
 
 _MOST_DIGITS = 4  # of a logarithm in percent, with its sign: a factor of 22,000
-_PERCENT = re.compile(r"[-\d\s]+")
-_ABSENT: dict[type[TimeForm], dict[str, object]] = {
-    PlainTime: {"row": [0, 0]},
-    GemmTime: {"stacked": 1, "partial": [0, 0]},
-    DecodeTime: {"rows": 64},
-    PrefillTime: {"packed": 0},
-    SparseTime: {"scan": [0, 0], "foreign": [0, 0], "single": 0},
-}
-"""Terms that files of before they were known lack."""
-
+_PERCENT = re.compile(r"[-\d\s,]+")
 _LATER: dict[Family, TimeForm] = {"sparse_attention": SparseTime(), "exchange": ExchangeTime()}
 """Families that most files say nothing of, with usual parameters."""
+
+_ASSUMED = ("elementwise", "embedding", "sampling", "linear_attention", "kv_append")
+_ASSUMED_FROM = "gemm/bf16"
+"""Families that nobody measured, in files that say nothing of them, and the fit that their launch and shares are of."""
+
+_AS_GEMM = "assumption: launch floor and shares of the bf16 GEMM, within a factor of 2"
+_INSIDE = "assumption: no launch of its own, since measured attention includes the write; shares of the bf16 GEMM"
+
+_CONTINUED = ("/", "_")
+"""Begins a default whose key continues the name that it serves."""
 
 SERVED = "/served"
 """Ends the key of what a server runs instead of the kernel that was measured under the rest of it."""
@@ -72,8 +72,11 @@ class _CalibrationFile(FileLayout):
 
 
 class _Correction(FileLayout):
-    axes: Mapping[str, tuple[float, ...]]
+    """Ratios at the nodes; `axes` have the faded ones too."""
+
     percent: object
+    nodes: Mapping[str, tuple[float, ...]] = MappingProxyType({})
+    axes: Mapping[str, tuple[float, ...]] = MappingProxyType({})
 
 
 class _PowerFactors(FileLayout):
@@ -87,14 +90,14 @@ class _PowerFactors(FileLayout):
 
 
 class _Interval(FileLayout):
-    axis: str
-    edges: tuple[float, ...]
     width: tuple[float, ...]
+    axis: str = ""
+    edges: tuple[float, ...] = ()
 
 
 class _Form(FileLayout):
     parameters: Parsed
-    frozen: tuple[str, ...]
+    frozen: tuple[str, ...] = ()
     correction: _Correction | None = None
     beyond: _Beyond | None = None
 
@@ -212,11 +215,13 @@ def _calibration(root: FileSection, keys: Iterable[str], read: Callable[[str, st
     if file.form != FORM:
         root.refuse("form", f"{file.form!r} is not known; known: {FORM}")
     fits = {str(key): cache(partial(read, key, str(file.accelerator))) for key in keys}
-    for family, key in file.defaults.items():
+    for family, key in whole_keys(file.defaults).items():
         if key not in fits:
             root.refuse(f"defaults.{family}", f"no fit {key!r}; nearest: {nearest_of(key, fits)}")
         fits[family] = fits[key]
     fits = {family: cache(partial(_usual, form)) for family, form in _LATER.items()} | fits
+    if (gemm := fits.get(_ASSUMED_FROM)) is not None:
+        fits = {family: cache(partial(_assumed, gemm, family)) for family in _ASSUMED} | fits
     if missing := set(FAMILIES) - fits.keys():
         root.refuse("defaults", f"missing {', '.join(sorted(missing))}")
     return Calibration(
@@ -231,6 +236,35 @@ def _calibration(root: FileSection, keys: Iterable[str], read: Callable[[str, st
         served=read_served(root.file, root.data) if KEY in root.data else None,
         power=(file.power.running, file.power.work) if file.power else None,
     )
+
+
+def whole_keys(defaults: Mapping[str, str]) -> dict[str, str]:
+    """The keys of fits that serve formats without one, as a file states them or after the name before.
+
+    >>> whole_keys({"gemm": "/bf16", "moe": "exchange/bf16"})
+    {'gemm': 'gemm/bf16', 'moe': 'exchange/bf16'}
+    """
+    return {name: name + key if key.startswith(_CONTINUED) else key for name, key in defaults.items()}
+
+
+def short_keys(defaults: Mapping[str, str]) -> dict[str, str]:
+    """The keys as a file states them: without the name before, where they continue it.
+
+    >>> short_keys({"gemm": "gemm/bf16", "moe": "exchange/bf16"})
+    {'gemm': '/bf16', 'moe': 'exchange/bf16'}
+    """
+    rest = {name: key.removeprefix(name) for name, key in defaults.items()}
+    return {name: rest[name] if rest[name].startswith(_CONTINUED) else key for name, key in defaults.items()}
+
+
+def _assumed(gemm: Callable[[], FamilyFit], family: str) -> FamilyFit:
+    """A plain roofline with the launch and shares of the bf16 GEMM; the write of the cache has no launch of its own."""
+    form, inside = gemm().form, family == "kv_append"
+    assert isinstance(form, GemmTime)
+    plain = PlainTime(0.0 if inside else form.launch, form.compute, form.memory)
+    source = _INSIDE if inside else _AS_GEMM
+    spread = dict.fromkeys(parameters(plain), 0.0)
+    return FamilyFit(plain, spread, ("launch", "compute", "memory"), None, Regimes("", (), (2.0,)), 0, 0.0, source)
 
 
 def _usual(form: TimeForm) -> FamilyFit:
@@ -290,8 +324,9 @@ def _family(listed: FileSection, key: str, accelerator: str) -> FamilyFit:
 
 def _formed(about: FamilyFit, section: FileSection, fit: _Form) -> FamilyFit:
     """A fit with its form and correction, and with those of the kernels that run beyond a shape, and a larger one."""
-    form, spread = _form(section.section("parameters"), type(about.form))
-    near = replace(about, form=form, spread=spread, frozen=fit.frozen, surface=_surface(section, fit.correction))
+    form, spread, alone = _form(section.section("parameters"), type(about.form))
+    frozen = (*fit.frozen, *alone)
+    near = replace(about, form=form, spread=spread, frozen=frozen, surface=_surface(section, fit.correction))
     if (other := fit.beyond) is None:
         return near
     beyond = section.section("beyond")
@@ -326,43 +361,50 @@ def _lines(path: Path, fits: Mapping[str, str], key: str) -> FileSection:
     return FileSection(path, "families", mapping_in(path, fits[key]) if key in fits else {})
 
 
-def _form(section: FileSection, kind: type[TimeForm]) -> tuple[TimeForm, dict[str, float]]:
-    """A time form with its parameters and their standard errors, in SI."""
+def _form(section: FileSection, kind: type[TimeForm]) -> tuple[TimeForm, dict[str, float], list[str]]:
+    """A time form with its parameters and their standard errors, in SI, and which of them the data could not pin.
+
+    A parameter that is left out has its usual value.
+    """
     known = parameters(kind)
-    data = {**_ABSENT.get(kind, {}), **section.data}
     values: dict[str, Any] = {}
-    spread = {}
-    section.expect([name for name in known if name not in _ABSENT.get(kind, {})], known)
+    spread, alone = {}, []
+    section.expect((), known)
     for name, bound in known.items():
-        given = data[name]
+        given = section.data.get(name, bound.usual)
         if bound.choices:
             values[name] = given
             if given not in bound.choices:
                 section.refuse(name, f"{given!r} is not one of {bound.choices}")
             continue
+        if isinstance(given, int | float):
+            alone.append(name)
+            given = [given, 0.0]
         if not isinstance(given, list) or len(given) != 2:
-            section.refuse(name, f"{given!r} is not [value, spread]")
+            section.refuse(name, f"{given!r} is not [value, spread] or a value")
         value, error = (section.number_in(name, number) for number in given)
         if not bound.low <= value <= bound.high:
             section.refuse(name, f"{value} is outside [{bound.low}, {bound.high}] {bound.unit}")
         values[name], spread[name] = value * bound.scale, error * bound.scale
-    return kind(**values), spread
+    return kind(**values), spread, alone
 
 
 def _surface(fit: FileSection, correction: _Correction | None) -> Surface | None:
     if correction is None:
         return None
     section, axes = fit.section("correction"), []
-    for name, nodes in correction.axes.items():
+    key, make = ("axes", Axis) if correction.axes else ("nodes", Axis.around)
+    for name, nodes in (correction.axes or correction.nodes).items():
         if name not in AXES:
-            section.refuse("axes", f"unknown shape {name!r}; nearest: {nearest_of(name, AXES)}")
+            section.refuse(key, f"unknown shape {name!r}; nearest: {nearest_of(name, AXES)}")
         if not nodes or min(nodes) <= 0:
-            section.refuse(f"axes.{name}", "needs at least one node, each above 0")
-        axes.append(Axis(name, tuple(map(math.log2, nodes))))
+            section.refuse(f"{key}.{name}", "needs at least one node, each above 0")
+        axes.append(make(name, tuple(map(math.log2, nodes))))
     text = str(correction.percent)
-    expected = math.prod(len(axis.nodes) - (1 if axis.open_low else 2) for axis in axes)
-    if not _PERCENT.fullmatch(text) or len(text.split()) != expected:
+    expected = math.prod(len(axis.inner) for axis in axes)
+    words = text.replace(",", " ").split()
+    if not _PERCENT.fullmatch(text) or len(words) != expected:
         section.refuse("percent", f"needs {expected} whole numbers for its axes")
-    if wrong := next((word for word in text.split() if len(word) > _MOST_DIGITS), None):
+    if wrong := next((word for word in words if len(word) > _MOST_DIGITS), None):
         section.refuse("percent", f"{wrong[:24]} is more than any kernel is off")
-    return Surface(tuple(axes), text)
+    return Surface(tuple(axes), " ".join(words))

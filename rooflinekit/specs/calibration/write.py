@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from textwrap import wrap
 from types import MappingProxyType
 
-from rooflinekit.model.timing.calibrated import FamilyFit, Surface
+from rooflinekit.model.timing.calibrated import Axis, FamilyFit, Regimes, Surface
 from rooflinekit.model.timing.forms import parameters
-from rooflinekit.specs.calibration.load import FORM
+from rooflinekit.specs.calibration.load import FORM, short_keys
 from rooflinekit.version import __version__
+
+_WIDTH = 120
+_JOINED = "\N{NO-BREAK SPACE}"  # a blank at which no line ends
 
 
 @dataclass(frozen=True)
@@ -35,11 +39,7 @@ Lent = Mapping[str, tuple[str, str]]
 def render(heading: Heading, families: Mapping[str, FamilyFit], borrowed: Lent = MappingProxyType({})) -> str:
     """The text of a calibration file."""
     lines = [
-        "# Time of a kernel = form(parameters) x correction; the forms stand in docs/method.md and model/timing/.",
-        "# parameters: [value, one standard error], times in us; frozen: the data could not pin them. correction:",
-        "# log(measured / form) in percent at the nodes, last axis along the line, faded nodes left out. interval:",
-        "# factor either way that holds 90 % of the kernels of shape groups that the fit had not seen; error: their",
-        "# mean |error|.",
+        "# Time of a kernel = form(parameters) x correction. Section 4 of docs/method.md says what each key holds.",
         f"name: {heading.accelerator}--{heading.engine}",
         f"accelerator: {heading.accelerator}",
         f"engine: {heading.engine} {heading.release}",
@@ -47,7 +47,7 @@ def render(heading: Heading, families: Mapping[str, FamilyFit], borrowed: Lent =
         f'source: "{heading.source}"',
         f'date: "{heading.date}"',
         f'version: "{__version__}"',
-        f"defaults: {{{', '.join(f'{family}: {key}' for family, key in heading.defaults.items())}}}",
+        *defaults_lines(heading.defaults),
     ]
     if heading.power:
         lines.append(f"power: {{{', '.join(f'{name}: {_short(each)}' for name, each in heading.power.items())}}}")
@@ -57,19 +57,36 @@ def render(heading: Heading, families: Mapping[str, FamilyFit], borrowed: Lent =
     return "\n".join(lines) + "\n"
 
 
+def defaults_lines(defaults: Mapping[str, str]) -> list[str]:
+    """The lines of the keys of fits that serve formats without one."""
+    told = [f"  {name}: {key}" for name, key in short_keys(defaults).items()]
+    return ["defaults:", *told] if told else ["defaults: {}"]
+
+
 def entry(key: str, fit: FamilyFit) -> list[str]:
     """The lines of one family."""
-    edges = ", ".join(f"{edge:.0f}" for edge in fit.regimes.edges)
-    width = ", ".join(f"{each:.3f}" for each in fit.regimes.width)
     return [
         f"  {key}:",
         *_fit(fit, "    "),
-        f'    interval: {{axis: "{fit.regimes.axis}", edges: [{edges}], width: [{width}]}}',
+        f"    interval: {{{_interval(fit.regimes)}}}",
         f"    rows: {fit.rows}",
         f"    error: {fit.error:.4f}",
         f'    source: "{fit.source}"',
         *_beyond(fit, "    "),
     ]
+
+
+def _interval(regimes: Regimes) -> str:
+    """Regimes of one width are one regime.
+
+    >>> _interval(Regimes("m", (16.0,), (1.1, 1.2))), _interval(Regimes("m", (16.0,), (1.2, 1.2)))
+    ('axis: m, edges: [16], width: [1.100, 1.200]', 'width: [1.200]')
+    """
+    width = [f"{each:.3f}" for each in regimes.width]
+    if len(set(width)) == 1:
+        return f"width: [{width[0]}]"
+    edges = ", ".join(f"{edge:.0f}" for edge in regimes.edges)
+    return f"axis: {regimes.axis}, edges: [{edges}], width: [{', '.join(width)}]"
 
 
 def _beyond(fit: FamilyFit, indent: str) -> list[str]:
@@ -81,17 +98,30 @@ def _beyond(fit: FamilyFit, indent: str) -> list[str]:
 
 
 def _fit(fit: FamilyFit, indent: str) -> list[str]:
-    lines = [f"{indent}parameters:"]
+    told = []
     for name, bound in parameters(fit.form).items():
         value = getattr(fit.form, name)
-        if bound.choices:
-            lines.append(f"{indent}  {name}: {value}")
+        if value == bound.usual * bound.scale and not fit.spread.get(name):
             continue
-        error = 0.0 if name in fit.frozen else fit.spread.get(name, 0.0) / bound.scale
-        kept = min(max(value / bound.scale, bound.low), bound.high)
-        lines.append(f"{indent}  {name}: [{_short(kept)}, {_short(error, 2)}]")
-    lines.append(f"{indent}frozen: [{', '.join(fit.frozen)}]")
+        if bound.choices:
+            told.append(f"{name}: {value}")
+            continue
+        kept = _short(min(max(value / bound.scale, bound.low), bound.high))
+        error = _short(fit.spread.get(name, 0.0) / bound.scale, 2)
+        told.append(f"{name}: {kept}" if name in fit.frozen else f"{name}: [{kept}, {error}]")
+    lines = _flow("parameters", told, indent)
     return lines + ([] if fit.surface is None else _surface(fit.surface, indent))
+
+
+def _flow(key: str, entries: Sequence[str], indent: str) -> list[str]:
+    """A mapping on as few lines as hold it, broken between its entries."""
+    return _wrapped(f"{key}: {{{', '.join(each.replace(' ', _JOINED) for each in entries)}}}", indent)
+
+
+def _wrapped(text: str, indent: str, inner: str = "  ") -> list[str]:
+    lines = wrap(text, _WIDTH, initial_indent=indent, subsequent_indent=indent + inner, break_long_words=False,
+                 break_on_hyphens=False)  # fmt: skip
+    return [line.replace(_JOINED, " ") for line in lines]
 
 
 def _short(value: float, digits: int = 4) -> str:
@@ -105,8 +135,26 @@ def _short(value: float, digits: int = 4) -> str:
 
 
 def _surface(surface: Surface, indent: str) -> list[str]:
-    lines = [f"{indent}correction:", f"{indent}  axes:"]
-    for axis in surface.axes:
-        nodes = ", ".join(_short(2.0**place, 12) for place in axis.nodes)
-        lines += [f"{indent}    {axis.name}: [{nodes}]"]
-    return [*lines, f"{indent}  percent: |", *(f"{indent}    {line}" for line in surface.percent.splitlines())]
+    faded = all(_usual(axis) for axis in surface.axes)
+    told = {axis.name: axis.inner if faded else axis.nodes for axis in surface.axes}
+    nodes = [f"{name}: [{', '.join(map(_node, places))}]" for name, places in told.items()]
+    last, *before = [len(axis.inner) for axis in reversed(surface.axes)]
+    rows = [_JOINED.join(row) for row in _runs(surface.percent.split(), last)]
+    lines = [", ".join(line) for line in _runs(rows, before[0] if before else 1)]
+    text = [part for line in lines for part in _wrapped(line, f"{indent}    ", "")]
+    head = [f"{indent}correction:", *_flow("nodes" if faded else "axes", nodes, f"{indent}  ")]
+    return [*head, f"{indent}  percent: |", *text]
+
+
+def _usual(axis: Axis) -> bool:
+    """Whether the faded nodes of an axis follow from the others."""
+    return [*map(_node, axis.nodes)] == [*map(_node, Axis.around(axis.name, axis.inner).nodes)]
+
+
+def _node(place: float) -> str:
+    return _short(2.0**place, 12)
+
+
+def _runs(items: Sequence[str], size: int) -> list[Sequence[str]]:
+    """Items in runs of a size."""
+    return [items[start : start + size] for start in range(0, len(items), size)]
