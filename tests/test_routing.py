@@ -150,3 +150,22 @@ def test_copies_against_a_simulation():
 def test_a_little_skew_changes_little():
     even, nearly = (rk.estimate("gpt-oss-120b", tp=4, ep=4, batch=32, skew=skew).tpot_ms for skew in (0.0, 0.05))
     assert nearly == pytest.approx(even, rel=0.03)
+
+
+def test_some_experts_are_popular_unless_told_otherwise():
+    """A step of 32 tokens reads fewer of DeepSeek's experts than even routing has it, and the same where one comes."""
+    for tokens, share in ((1, 1.0), (32, 124.2 / 163.3)):
+        usual, even = (
+            next(k for k in rk.estimate("deepseek-v3", "h200-sxm", tp=8, batch=tokens, **told).decode.kernels
+                 if k.name == "experts")
+            for told in ({}, {"skew": 0.0})
+        )  # fmt: skip
+        assert usual.flops == pytest.approx(even.flops)
+        assert usual.weight_bytes / even.weight_bytes == pytest.approx(share, rel=1e-3)
+
+
+def test_a_copy_more_on_each_rank_levels_them():
+    """EPLB's copies: 32 ranks of 256 experts wait three times the mean without, a fifth more with 32."""
+    alone, copied = (Routing(256, 8, 32, 0.8, copies).imbalance(512.0) for copies in (0, 32))
+    assert alone > 3.0
+    assert copied < 1.2
