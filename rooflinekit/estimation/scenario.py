@@ -97,7 +97,7 @@ class Parallelism(Degrees, total=False):
     two_batch: Annotated[bool, OptionRow("Two-batch overlap: halves of a step take turns, and one computes while the other's tokens travel (needs deepep).", False)]
     dispatch: Annotated[str | None, OptionRow("Format in which tokens travel to their experts.", usual="the stream's; fp8 with deepep", complete=FORMATS)]
     redundant_experts: Annotated[int, OptionRow("Copies of popular experts, over all ranks of a layer.", 0, least=0, most=4096)]
-    skew: Annotated[float | None, OptionRow("Routing: the n-th most popular expert has weight n^-skew; 0 is uniform.", usual="0.8", least=0.0, most=4.0)]
+    skew: Annotated[float, OptionRow("Routing: the n-th most popular expert has weight n^-skew; 0 is uniform.", 0.0, most=4.0)]
 
 class FormatsOptions(TypedDict, total=False):
     """Number formats."""

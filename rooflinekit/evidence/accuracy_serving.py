@@ -206,7 +206,7 @@ def served_groups(table: pd.DataFrame, calibration: str | None, unanswered: Coun
             continue
         for server, part in _ruled(client, rows):
             try:
-                resolved = _resolve(setup, server, str(rows["source"].iloc[0]), calibration)
+                resolved = _resolve(setup, client, server, str(rows["source"].iloc[0]), calibration)
             except RooflinekitError as error:
                 unanswered[str(error)] += len(part)
                 continue
@@ -265,7 +265,9 @@ def _client(source_key: str, setup: dict[str, Any]) -> Client:
     return client_of(source_key, facts).of(facts)
 
 
-def _resolve(setup: dict[str, Any], server: ServerFlags, source: str, calibration: str | None) -> Resolved:
+def _resolve(
+    setup: dict[str, Any], client: Client, server: ServerFlags, source: str, calibration: str | None
+) -> Resolved:
     engine = str(setup["engine"]).lower()
     if engine not in ENGINES or engine not in engine_names():
         raise unknown_engine(engine)
@@ -283,6 +285,8 @@ def _resolve(setup: dict[str, Any], server: ServerFlags, source: str, calibratio
         degrees |= {"tp": 1, "dp": tp}
     scenario = degrees | {"microbatches": pp} | server.settings
     scenario |= _formats(str(setup["model"]), setup["weight_dtype"], setup["kv_dtype"] or server.kv, engine)
+    if client.skew and "experts" in load_model(setup["model"]).value.matrices:
+        scenario["skew"] = client.skew
     if server.activations:
         scenario["activations"] = parse_dtype(server.activations)
     scenario |= {name: _setting(name, setup[name]) for name in SETTINGS if setup.get(name, "") != ""}

@@ -272,7 +272,7 @@ def _alternatives(posed: Posed, given: Given) -> Iterator[tuple[str, object, Seq
     if any(isinstance(layer.ffn, MixtureOfExperts) for layer in plan.model.layers):
         yield "dp", dp, _DEGREES  # of a dense model these are replicas
         yield "ep", ep, (1, deployment.stage)
-        yield "skew", deployment.routing_skew, (0.0, 0.6, 1.2)
+        yield "skew", deployment.skew, (0.0, 0.6, 1.2)
         if ep > 1:
             yield "all_to_all", deployment.all_to_all, ("auto", "deepep")
     yield "weights", plan.precision.weights_of(plan.model.matrices[-1]).value, ("bf16", "fp8", "int4", "nvfp4")

@@ -149,7 +149,7 @@ def _experts(block: MixtureOfExperts, hidden: int, shard: Shard) -> Experts:
     width = block.width // deployment.expert_tp
     matrices = 3 if block.gated else 2
     return Experts(
-        routing=Routing(block.experts, block.top_k, deployment.ep, deployment.routing_skew, deployment.redundant_experts),
+        routing=Routing(block.experts, block.top_k, deployment.ep, deployment.skew, deployment.redundant_experts),
         hidden=hidden,
         width=width,
         matrices=matrices,

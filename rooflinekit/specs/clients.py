@@ -146,9 +146,9 @@ class Client:
 
     source_key: how the source's name begins; lengths: the shares of the nominal one between which lengths are drawn
     evenly; requests: that each user sends, all users at once at first; warmup: that each sends before those that are
-    measured; seed_reuse: different prompts, sent again and again (0: no two are equal); when: the deployments that it
-    drove, where a source has several clients; repeats: prompts that its runs have in common;
-    faults: rows that no fit of errors takes.
+    measured; seed_reuse: different prompts, sent again and again (0: no two are equal); skew: of the routing of prompts
+    of random tokens to experts; when: the deployments that it drove, where a source has several clients; repeats:
+    prompts that its runs have in common; faults: rows that no fit of errors takes.
     """
 
     source_key: str
@@ -158,6 +158,7 @@ class Client:
     servers: tuple[ServerFlags, ...] = ()
     warmup: Count = 0
     seed_reuse: Count = 0
+    skew: float = 0.0
     when: Conditions = Conditions()
     repeats: tuple[SharedPrompts, ...] = ()
     faults: tuple[Fault, ...] = ()

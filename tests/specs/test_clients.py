@@ -340,3 +340,10 @@ def test_what_is_wrong_is_named(tmp_path, good, bad, said):
     path.write_text(FILE.replace(good, bad, 1))
     with pytest.raises(SpecError, match=said):
         read_clients(path)
+
+
+def test_random_tokens_have_popular_experts(tmp_path):
+    """InferenceX sends random tokens: experts of its rows are chosen by a power law, and a dense model has none."""
+    (dense,) = groups_of(tmp_path)
+    (experts,) = groups_of(tmp_path, {"model": "gpt-oss-120b", "weight_dtype": "mxfp4"})
+    assert (dense.resolved.plan.deployment.skew, experts.resolved.plan.deployment.skew) == (0.0, 0.8)

@@ -74,8 +74,8 @@ class TestByHand:
         ]  # fmt: skip
 
     def test_experts_get_a_row_for_each_token_and_choice(self) -> None:
-        """Mixtral, 6 tokens, even routing: 12 rows; 8·(1 - (6/8)^6) = 6.58 experts are touched, each of 3·4096·14336 weights."""
-        layer = rk.shapes("mixtral-8x7b", tokens=6, skew=0).phases[0].sections[1]
+        """Mixtral, 6 tokens: 12 rows; 8·(1 - (6/8)^6) = 6.58 experts are touched, each of 3·4096·14336 weights."""
+        layer = rk.shapes("mixtral-8x7b", tokens=6).phases[0].sections[1]
         touched = 8 * (1 - 0.75**6)
         rows = stop_of(layer, "expert gate and up"), stop_of(layer, "expert down")
         assert rows[0].outputs[0].shape == (12, 2 * 14336)

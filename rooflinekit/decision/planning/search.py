@@ -63,7 +63,6 @@ _ANSWER = 2.0  # tokens from which there is something to decode
 _REQUESTS = 200_000  # of all plays of one accelerator, about
 _COMPILING = "compile the loop that plays loads, once"
 _BETTER = 1.01  # a setting has to bear this much more than one that was tried before; plays err by as much
-_LEVELLED = ("vllm", "sglang")  # engines that copy popular experts by a flag
 _SETTINGS = 1.15  # times the load of the engine's settings, which others bear at most
 _MIXED = 64  # replicas of one kind in a mixed fleet, from none up and from the most down
 _PAIRS = 3  # of pools on unlike accelerators that are sized
@@ -119,11 +118,11 @@ def most_accelerators(model: Model) -> int:
     return _SPARSE if any(isinstance(layer.ffn, MixtureOfExperts) for layer in model.layer_counts) else _DENSE
 
 
-def splits(model: Model, system: System, space: Space, staged: bool = False, engine: str = "vllm") -> list[Split]:
+def splits(model: Model, system: System, space: Space, staged: bool = False) -> list[Split]:
     """Splits of one replica, the fewest accelerators first; whether each exists is checked when it is laid out.
 
-    Powers of two for tp. With experts: whole experts on every rank or none (ep), with a copy more of popular ones on
-    each rank where the engine can, and attention replicated over some of them (dp), or over the whole scale-up domain.
+    Powers of two for tp. With experts: whole experts on every rank or none (ep), with copies of some where they do not
+    come out even, and attention replicated over some of them (dp), or over the whole scale-up domain.
     Pipeline stages (`staged`), and tp over the hosts of a named system, are tried where nothing else holds the model,
     or when they are asked for.
     """
@@ -145,9 +144,8 @@ def splits(model: Model, system: System, space: Space, staged: bool = False, eng
             continue
         for ep in dict.fromkeys(eps):
             split = {"tp": tp, "pp": pp, "ep": ep, "dp": dp}
-            tried = 1 < ep <= experts and "redundant_experts" not in space.shared
-            copies = (-experts % ep or (ep if engine in _LEVELLED else 0)) if tried else 0
-            found.append(split | ({"redundant_experts": copies} if copies else {}))
+            copies = -experts % ep if ep <= experts and "redundant_experts" not in space.shared else 0
+            found.append(split | ({"redundant_experts": copies} if copies else {}))  # as many as make ranks even
     return sorted(found, key=lambda split: (split["tp"] * split["pp"] * split["dp"], split["pp"], split["dp"]))
 
 
@@ -278,8 +276,7 @@ def search(question: PlanQuestion, found: Found | None = None) -> Found:
             question.progress(f"search {gpu}", number, len(bases))
             seen, first = list[Replica](), len(found.options)
             for staged in (False,) if space.told else (False, True):  # stages where nothing else holds the model
-                ways = splits(model, system, space, staged, str(base["engine"]))
-                seen = seen or list(_laid_out(question, gpu, base, ways, found))
+                seen = seen or list(_laid_out(question, gpu, base, splits(model, system, space, staged), found))
             for replica in _by_outlook(question, seen):
                 if (settled := _aggregated(question, replica, found)) is not None:
                     _cached(question, settled, found)

@@ -278,7 +278,7 @@ def _experts(on: WalkScene, block: Any, op: Experts) -> Stops:
     elif split.ep > 1:
         note = "its experts' part; the all-reduce adds the others"
     kind, act, out = ("gate and up", "act(gate)·up", "gate, up") if block.gated else ("up", "act(up)", "up")
-    routing = f"routing of skew {split.routing_skew:g}" if split.routing_skew else "uniform routing"
+    routing = f"routing of skew {split.skew:g}" if split.skew else "uniform routing"
     here = f"{int(local)} experts{' here' if split.ep > 1 else ''} that are touched ({routing})"
 
     def weights(n: Numeric, k: Numeric) -> list[Tensor]:

@@ -20,10 +20,6 @@ ALL_REDUCE = ("auto", "one_shot", "two_shot", "ring", "in_switch")
 ALL_TO_ALL = ("auto", "deepep")
 """Ways to bring tokens to their experts; "auto" is a collective."""
 
-SKEW = 0.8
-"""Usual skew of routing: the default of TensorRT-LLM's kernel benchmark for hot experts as traces show them, a power law
-of 0.8 (https://github.com/NVIDIA/TensorRT-LLM/pull/19148). Served rows agree (docs/accuracy.md)."""
-
 
 def unknown_engine(name: str) -> UnknownNameError:
     """The refusal of an engine without costs; of one that nothing stands in for with the reason."""
@@ -54,7 +50,7 @@ class Deployment:
     two_batch: bool = False  #: halves of a step take turns: one computes while the other's tokens travel
     dispatch: Dtype | None = None  #: format in which tokens travel to their experts; None is the residual stream's
     redundant_experts: int = 0  #: copies of experts beyond one each, over all ranks of a layer
-    skew: float | None = None  #: routing: the n-th most popular expert has weight n^-skew; None is SKEW, 0 uniform
+    skew: float = 0.0  #: routing: the n-th most popular expert has weight n^-skew; 0 is uniform
     weights: Dtype | None = None
     attention_weights: Dtype | None = None  #: of the attention matrices; None is `weights`
     lm_head: Dtype | None = None  #: of the LM head; None is the checkpoint's
@@ -73,11 +69,6 @@ class Deployment:
     n_cpu_moe: int = 0  #: layers, the first ones, whose routed experts it does
     host_bandwidth: float | None = None  #: of the host's memory [GB/s]; None is the assumed one
     clock: float | None = None  #: locked core clock [MHz]; None lets the accelerator choose
-
-    @property
-    def routing_skew(self) -> float:
-        """How unevenly tokens choose experts."""
-        return SKEW if self.skew is None else self.skew
 
     @property
     def gpus(self) -> int:
