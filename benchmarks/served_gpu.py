@@ -19,8 +19,9 @@ from typing import Any
 import rooflinekit as rk
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.load.arrivals import Arrival
+from rooflinekit.load.lengths import Empirical, Fixed
 from rooflinekit.report.document import CellTable
-from rooflinekit.simulation.simulate import Load, serve
+from rooflinekit.simulation.simulate import SentLoad, serve
 
 _METRICS = ("ttft", "tpot", "e2el")
 _SETTLED = 2.0
@@ -77,7 +78,7 @@ def predicted(path: Path, gpu: str) -> Iterator[Served]:
         limits |= {"front_end": "token-ids"}
         resolved = resolve(model, gpu, read_deployment(limits), None)
         arrivals = (Arrival(0.0 if users else each[0], isl, int(each[3])) for each in requests)
-        outcome = serve(resolved, Load(arrivals, isl + osl, isl + max(lengths), users))
+        outcome = serve(resolved, SentLoad(Fixed(isl), Empirical.of(lengths), users, sent=arrivals))
         asked = {"concurrency": users} if users else {"rate": arrival_rate(row)}
         asked |= {"requests": len(requests)}
         answer = rk.estimate(model, gpu, isl=isl, osl=round(osl), osl_cv=wide or None, **asked, **limits)
