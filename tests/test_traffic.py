@@ -303,11 +303,15 @@ def test_prompts_that_are_sent_again_have_the_lengths_they_had():
 
 
 @pytest.mark.parametrize(
-    "told", [{"rate": 100.0, "osl": 8}, {"concurrency": 2}, {"arrivals": "burst:size=90,period=1"}]
-)
-def test_a_duration_ends_the_run_and_no_usual_number_of_requests(told):
+    ("told", "more"),
+    [
+        ({"rate": 100.0, "osl": 8}, 4200), ({"concurrency": 2}, 150), ({"arrivals": "closed:users=2"}, 150),
+        ({"arrivals": "burst:size=90,period=1"}, 4000),
+    ],
+)  # fmt: skip
+def test_a_duration_ends_the_run_and_no_usual_number_of_requests(told, more):
     run = rk.simulate("llama-3-8b", **{"isl": 128, "osl": 64, "duration": 45.0, **told})
-    assert run.requests.arrived > {"rate": 4200, "concurrency": 150, "arrivals": 4000}[next(iter(told))]
+    assert run.requests.arrived > more
     assert run.duration_s == pytest.approx(45.0, rel=0.02)
 
 

@@ -457,7 +457,8 @@ def _generated(
     if requests is None and not usual:
         requests = _LARGEST  # the time ends the run, not their number
     if isinstance(process, ClosedLoop):
-        prompts = process.prompts if "arrivals" in given else requests or process.prompts
+        told = "prompts" in given.get("arrivals", "") or requests is None
+        prompts = process.prompts if told else requests
         asked = replace(asked, users=process.users, requests=prompts, warmup=process.warmup)
     elif isinstance(process, Gamma) and usual:
         asked = steady(replace(asked, rate=process.rate, burstiness=process.cv))
