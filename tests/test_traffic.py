@@ -294,6 +294,14 @@ def test_cached_tokens_are_refused_where_prompts_say_themselves_what_is_cached()
             rk.simulate("llama-3-8b", **{"rate": 1.0, "requests": 20, "cached": 100, **more})
 
 
+def test_rows_of_a_trace_are_no_prompts_that_are_sent_again(tmp_path):
+    """Row n would be taken for prompt n % N, and be free, whatever its length."""
+    path = tmp_path / "trace.csv"
+    path.write_text("timestamp,input_tokens,output_tokens\n0,1000,8\n1,200,8\n2,8000,8\n")
+    with pytest.raises(InputError, match="seed_reuse is about prompts of stated lengths"):
+        rk.simulate("llama-3-8b", trace=path, seed_reuse=2)
+
+
 def test_prompts_that_are_sent_again_have_the_lengths_they_had():
     asked = {"isl": "uniform:100-3000", "osl": 50, "rate": 4.0, "requests": 5000, "seed_reuse": 7, "seed": 1}
     found, run = rk.estimate("llama-3-8b", **asked), rk.simulate("llama-3-8b", **asked)

@@ -486,10 +486,11 @@ def _of_users(asked: Load) -> Iterator[str]:
 
 
 def _refuse_cached(given: Keywords) -> None:
-    """Raise InputError or WorkloadError where no prompt has so many tokens in the cache."""
+    """Raise InputError or WorkloadError where no prompt has so many tokens in the cache, or what it holds is known."""
     cached = given.get("cached", 0)
-    if cached and part_of(given, ("trace", "sessions")):
-        raise InputError("cached is about prompts of stated lengths; leave it out with sessions and traces")
+    for name in ("cached", "seed_reuse"):
+        if given.get(name) and part_of(given, ("trace", "sessions")):
+            raise InputError(f"{name} is about prompts of stated lengths; leave it out with sessions and traces")
     if cached >= (isl := lengths_of(given)[0].mean):
         raise WorkloadError(f"cached={cached} leaves nothing of isl={isl:g} to compute; use less")
 

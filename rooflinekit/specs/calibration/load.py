@@ -308,6 +308,8 @@ def _family(listed: FileSection, key: str, accelerator: str) -> FamilyFit:
         section.refuse("interval.axis", f"unknown shape {interval.axis!r}")
     if len(interval.width) != len(interval.edges) + 1 or min(interval.width) < 1.0:
         section.refuse("interval", "needs one width of at least 1 more than edges")
+    if interval.edges and not interval.axis:
+        section.refuse("interval", "edges need the `axis` along which they lie")
     about = FamilyFit(
         kind(),
         {},
@@ -393,6 +395,8 @@ def _surface(fit: FileSection, correction: _Correction | None) -> Surface | None
     if correction is None:
         return None
     section, axes = fit.section("correction"), []
+    if bool(correction.nodes) == bool(correction.axes):
+        section.refuse("nodes", "give the nodes of each shape, or `axes` with the faded ones too, and not both")
     key, make = ("axes", Axis) if correction.axes else ("nodes", Axis.around)
     for name, nodes in (correction.axes or correction.nodes).items():
         if name not in AXES:
