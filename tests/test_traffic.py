@@ -323,6 +323,15 @@ def test_a_duration_ends_the_run_and_no_usual_number_of_requests(told, more):
     assert run.duration_s == pytest.approx(45.0, rel=0.02)
 
 
+def test_a_closed_loop_in_words_has_the_requests_and_the_warmup_of_the_options():
+    spelt, told = (
+        rk.simulate("llama-3-8b", isl=128, osl=16, requests=30, warmup=4, **how)
+        for how in ({"arrivals": "closed:users=3"}, {"concurrency": 3})
+    )
+    assert spelt.requests == told.requests
+    assert spelt.ttft_ms == told.ttft_ms
+
+
 @pytest.mark.parametrize("users", [70, 500])
 def test_users_without_a_request_are_no_load(users):
     """N requests are at most N at once: the load, its doubt and `simulate` are those of N users."""

@@ -116,8 +116,8 @@ class Burst:
 Process = ClosedLoop | Gamma | Burst
 
 
-def parse_process(text: str) -> Process:
-    """Read what a user types for an arrival process.
+def parse_process(text: str, prompts: int | None = None) -> Process:
+    """Read what a user types for an arrival process; `prompts` are those of a closed loop that names none (10 a user).
 
     >>> parse_process("gamma:rate=4,cv=2")
     Gamma(rate=4.0, cv=2.0)
@@ -133,8 +133,8 @@ def parse_process(text: str) -> Process:
     match name:
         case "closed":
             users = int(given["users"])
-            prompts = 10 * users if math.isinf(given["prompts"]) else int(given["prompts"])
-            return ClosedLoop(users, prompts, int(given["warmup"]))
+            named = prompts or 10 * users if math.isinf(given["prompts"]) else int(given["prompts"])
+            return ClosedLoop(users, named, int(given["warmup"]))
         case "gamma":
             return Gamma(given["rate"], given["cv"])
         case "poisson" | "constant":

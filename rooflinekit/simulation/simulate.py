@@ -451,19 +451,17 @@ def _generated(
     given: Keywords, asked: Load, _: int, steady: Callable[[Load], Load]
 ) -> tuple[SentLoad, int, tuple[str, ...]]:
     """Requests of the laws of lengths that come by a process, how many they are, and notes."""
-    process = parse_process(given["arrivals"]) if "arrivals" in given else asked.process
-    requests, warmup, duration = asked.requests, asked.warmup or 0, given.get("duration", math.inf)
-    usual = requests is None and duration == math.inf
-    if requests is None and not usual:
-        requests = _LARGEST  # the time ends the run, not their number
+    if asked.requests is None and given.get("duration", math.inf) < math.inf:
+        asked = replace(asked, requests=_LARGEST)  # the time ends the run, not their number
+    process = parse_process(given["arrivals"], asked.requests) if "arrivals" in given else asked.process
+    requests, warmup = asked.requests, asked.warmup or 0
     if isinstance(process, ClosedLoop):
-        told = "prompts" in given.get("arrivals", "") or requests is None
-        prompts = process.prompts if told else requests
-        asked = replace(asked, users=process.users, requests=prompts, warmup=process.warmup)
-    elif isinstance(process, Gamma) and usual:
+        warmup = process.warmup or warmup
+        asked = replace(asked, users=process.users, requests=process.prompts, warmup=warmup)
+    elif isinstance(process, Gamma) and requests is None:
         asked = steady(replace(asked, rate=process.rate, burstiness=process.cv))
     else:
-        if isinstance(process, Burst) and usual and asked.warmup is None:
+        if isinstance(process, Burst) and requests is None and asked.warmup is None:
             warmup = STEADY // FILLING  # while the engine fills
         if isinstance(process, Burst) and not process.period_s:
             requests = min(requests or process.size, process.size)
