@@ -521,8 +521,10 @@ def scene_for(predictor: Predictor, asked: Load, scheduler: Scheduler, longest: 
 
 def largest_rate(scene: Scene, asked: Load) -> float:
     """Requests a second that can be sustained, by the law of a full engine; nothing is played [1/s]."""
-    each = full_rate(scene.tables, scene.rules, asked.isl.mean, asked.osl.mean, asked.cached)
-    front = scene.front
+    means, front = (asked.isl.mean, asked.osl.mean, asked.cached), scene.front
+    if means not in scene.full_rates:
+        scene.full_rates[means] = full_rate(scene.tables, scene.rules, *means)
+    each = scene.full_rates[means]
     return min(min(each, front.rate(asked.isl.mean)) * scene.replicas, front.most)
 
 

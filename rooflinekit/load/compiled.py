@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from functools import cache, partial
 from hashlib import sha256
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from itertools import repeat
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -108,26 +109,23 @@ def _places(record: str) -> dict[str, tuple[int, str]]:
     return places
 
 
-def as_arrays(record: Record) -> Record:
-    """Replace lists by NumPy arrays; rows of a table that are not yet known are worked out."""
+def as_arrays(record: Record, known: tuple[Record, Record] | None = None) -> Record:
+    """Replace lists by NumPy arrays; rows of a table that are not yet known are worked out.
+
+    known: another record and its arrays, which are taken where both have the same list.
+    """
     made: list[Any] = []
     values: Iterable[Any] = record
-    for value, (_, reader) in zip(values, _places(type(record).__name__).values(), strict=True):
-        if not _DIMENSIONS[reader]:
-            made.append(value)
+    pairs: Iterable[tuple[Any, Any]] = zip(*known, strict=True) if known else repeat((None, None), len(record))
+    readers = _places(type(record).__name__).values()
+    for value, (before, array), (_, reader) in zip(values, pairs, readers, strict=True):
+        if value is before or not _DIMENSIONS[reader]:
+            made.append(array if _DIMENSIONS[reader] else value)
             continue
         kind = np.bool_ if reader == "flags" else np.int64 if reader in _WHOLE else np.float64
-        array = np.ascontiguousarray(_full(value), kind)
-        made.append(array if array.size else np.zeros((0,) * _DIMENSIONS[reader], kind))
+        new = np.ascontiguousarray(value.array if isinstance(value, Rows) else value, kind)
+        made.append(new if new.size else np.zeros((0,) * _DIMENSIONS[reader], kind))
     return type(record)(*made)
-
-
-def _full(value: Any) -> Any:
-    """All rows in order, where they are worked out when they are first read; rows below the first are zeros."""
-    if not isinstance(value, Rows):
-        return value
-    rows, first = (value.array, value.numbers.start) if value.numbers else (np.zeros(0), 0)
-    return np.concatenate([np.zeros((first, *rows.shape[1:])), rows]) if first else rows
 
 
 def _words(record: Clients | Rules | Table | State) -> Any:
@@ -156,6 +154,18 @@ def _words(record: Clients | Rules | Table | State) -> Any:
         made.view(np.float64)[at] = value
     return made
 
+
+def _table_words(table: Table) -> Any:
+    """Words of a table; kept for the next play on it."""
+    known, words = _latest.pop(id(table), (None, None))
+    _latest[id(table)] = table, _words(table) if known is None else words
+    if len(_latest) > _KEPT:
+        del _latest[next(iter(_latest))]
+    return _latest[id(table)][1]
+
+
+_latest: dict[int, tuple[Table, Any]] = {}
+_KEPT = 8  # tables
 
 # --- the copy of the loop that numba compiles -------------------------------------------------------------------------
 
@@ -266,7 +276,7 @@ def begun(c: Clients, k: Rules, t: Table, h: Table, s: State) -> Callable[[], bo
     Raises MissingExtraError without numba.
     """
     records = c, k, t, h, s
-    words = [_words(each) for each in records]
+    words = [_words(c), _words(k), *map(_table_words, (t, h)), _words(s)]
     _functions()["start"](*(words[place].ctypes.data for place in (0, 1, 4)))
     return partial(_played_on, words, records)
 

@@ -351,7 +351,7 @@ def play(  # noqa: PLR0913 - a load, and who reads what is written down
     ([0.5, 2.0], [1.5, 3.0])
     """
     requests = len(clients.isl)
-    if compiled.worth_it(requests, all(_compiled_table(each) is not None for each in tables)):
+    if compiled.worth_it(requests, all(id(each.decode) in _tables for each in tables)):
         state = new_state(rules, requests, seed, encoders, room, numpy_arrays())
         own, half = map(_as_compiled, tables)
         play_on = compiled.begun(compiled.as_arrays(clients), compiled.as_arrays(rules), own, half, state)
@@ -372,29 +372,15 @@ def play(  # noqa: PLR0913 - a load, and who reads what is written down
 
 _KEPT = 32  # tables of which compiled code keeps the arrays
 _tables: dict[int, tuple[Table, Table]] = {}
-
-
-def _compiled_table(table: Table) -> Table | None:
-    """The table as compiled code reads it, if its arrays are among the latest few; numbers in it may be others."""
-    known, arrays = _tables.get(id(table.decode), (None, None))
-    if known is None or arrays is None:
-        return None
-    numbers: dict[str, Any] = {}
-    for name, value, before in zip(Table._fields, table, known, strict=True):
-        if isinstance(value, int | float):
-            numbers[name] = value
-        elif value is not before:
-            return None
-    return arrays._replace(**numbers)
+"""Latest tables with their arrays, by the identity of their rows, which several tables may have in common."""
 
 
 def _as_compiled(table: Table) -> Table:
-    """Compiled table, worked out where it is not among them."""
-    found = _compiled_table(table)
-    if found is None:
-        found = compiled.as_arrays(table)
-        _tables.pop(id(table.decode), None)
-        _tables[id(table.decode)] = table, found
-        if len(_tables) > _KEPT:
-            del _tables[next(iter(_tables))]
-    return found
+    """The table as compiled code reads it; what it shares with one of the latest few is not worked out again."""
+    known = _tables.pop(id(table.decode), None)
+    if known is None or known[0] is not table:
+        known = table, compiled.as_arrays(table, known)
+    _tables[id(table.decode)] = known
+    if len(_tables) > _KEPT:
+        del _tables[next(iter(_tables))]
+    return known[1]

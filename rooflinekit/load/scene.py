@@ -203,6 +203,11 @@ class Scene:
             own = own._replace(drafting=list(self.drafting.seconds))
         return own, half if own.halved else own
 
+    @cached_property
+    def full_rates(self) -> dict[tuple[float, float, float], float]:
+        """Rates of a full engine that are known, by mean tokens of prompts, of answers, and in the cache [1/s]."""
+        return {}
+
     def clients(self, drawn: Drawn, users: int | None, warmup: int, cached: float = 0.0, prompts: int = 0) -> Clients:
         """Clients in the form of the loop; this share of each prompt is in the cache already, but never its last token.
 

@@ -57,8 +57,8 @@ LISTS = Makers(
 def numpy_arrays() -> Makers:
     """NumPy arrays, for numba."""
     return Makers(
-        numbers=lambda n, value: np.full(n, value, float),
-        counts=lambda n, value: np.full(n, value, np.int64),
+        numbers=lambda n, value: np.full(n, value, float) if value else np.zeros(n),
+        counts=lambda n, value: np.full(n, value, np.int64) if value else np.zeros(n, np.int64),
         flags=lambda n: np.zeros(n, np.bool_),
         rows=lambda n, length: np.zeros((n, length), np.int64),
         number_rows=lambda n, length: np.zeros((n, length)),

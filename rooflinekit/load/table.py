@@ -91,7 +91,7 @@ class Rows(dict[int, Row]):
     """Rows of a table by number; `worked_out` gives a row, and those beside it, when it is first read.
 
     numbers: those that whoever wants all of the table reads; together: works them all out as an array, where that is
-    sooner done than row by row.
+    sooner done than row by row, with zeros for the rows below them.
     """
 
     def __init__(
@@ -110,8 +110,11 @@ class Rows(dict[int, Row]):
 
     @cached_property
     def array(self) -> Array:
-        """The rows of `numbers`, in order."""
-        return self._together() if self._together else _array([self[number] for number in self.numbers])
+        """The rows of `numbers`, each in its place; zeros below the first."""
+        if self._together:
+            return self._together()
+        rows = _array([self[number] for number in self.numbers])
+        return np.concatenate([np.zeros((self.numbers.start, *rows.shape[1:])), rows]) if len(rows) else rows
 
 
 @dataclass(frozen=True)
@@ -387,6 +390,8 @@ class _Parts:
 
     def __init__(self, plan: Plan, width: int, grid: list[float]) -> None:
         costs, self.grid = plan.costs, grid
+        if plan.calibration is not None:
+            plan = replace(plan, calibration=plan.calibration.without_intervals)
         if plan.deployment.two_batch:
             plan = replace(plan, deployment=replace(plan.deployment, two_batch=False))
         bare = replace(costs.hostless, layer=0.0, launch=0.0)
@@ -484,25 +489,22 @@ class _Parts:
 
     def phases(self, longest: int) -> Phases:
         """Times of what runs by phase, which tables share, for requests of up to so many tokens."""
-
-        def made() -> Phases:
-            coarse = _contexts(self.plan, longest, _COARSE, _FINE / 2)
-            return Phases(partial(self.time, self.by_phase), self.width, self.grid, coarse)
-
-        return kept_phases(self.by_phase, self.width, self.grid, self.times > 1.0, made)
+        coarse = _contexts(self.plan, longest, _COARSE, _FINE / 2)
+        time = partial(self.time, self.by_phase)
+        return kept_phases(self.by_phase, self.width, (self.grid, coarse), time, self.times > 1.0)
 
     def several(self, most: int, phases: Phases) -> Savings | None:
         """Savings of several chunks, where they exceed the launch of a chunk without work."""
         new, past = map(_array, EIGHT)
-        whole = self.time(self.whole, Batch(prefilling=Sequences(8.0, new, past)))
-        if (abs(phases.saved_by_eight - phases.launch) * 7.0 < _SAME * whole).all():
+        whole, several = self.time(self.whole, Batch(prefilling=Sequences(8.0, new, past))), phases.several
+        if (abs(several.saved_by_eight - phases.launch) * 7.0 < _SAME * whole).all():
             return None
-        counts, grid = _CHUNKS[: bisect_left(_CHUNKS, max(most, 4)) + 1], phases.coarse
+        counts, grid = _CHUNKS[: bisect_left(_CHUNKS, max(most, 4)) + 1], list(several.grid)
 
         def plane(place: int) -> dict[int, list[list[float]]]:
-            return {place: phases.saved(counts[place]).tolist()}
+            return {place: several.saved(counts[place]).tolist()}
 
-        return Savings(counts, grid, _cells(grid), Rows(plane, range(len(counts)), partial(phases.saved_by, counts)))
+        return Savings(counts, grid, _cells(grid), Rows(plane, range(len(counts)), partial(several.saved_by, counts)))
 
     def floor(self) -> tuple[tuple[float, float, float], tuple[float, float], float]:
         """Host time of a step of prompts, mixed, and of decoding sequences; with graphs; and of each sequence [s]."""

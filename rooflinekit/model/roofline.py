@@ -91,9 +91,14 @@ def time_kernel(kernel: Kernel, system: System, calibration: Calibration | None,
     fit = calibration.fit(kernel)
     parts = fit.time(kernel, system, warm)
     least = 0.0 * bound if warm else bound
-    time, (upper, lower) = maximum(n * parts.total, least), calibration.factors(kernel, fit)
-    ends = time, bound, maximum(time / lower, least), time * upper
-    return KernelTime(*ends, kernel, n * parts.compute, n * parts.memory, n * parts.network, n * parts.launch)
+    time = maximum(n * parts.total, least)
+    low = high = time
+    if calibration.intervals:
+        upper, lower = calibration.factors(kernel, fit)
+        low, high = maximum(time / lower, least), time * upper
+    return KernelTime(
+        time, bound, low, high, kernel, n * parts.compute, n * parts.memory, n * parts.network, n * parts.launch
+    )
 
 
 @formula("at_host", "work that the host does from its own memory", "s")

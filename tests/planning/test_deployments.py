@@ -7,6 +7,10 @@ from typing import Any
 import pytest
 
 import rooflinekit as rk
+from rooflinekit.decision.planning.demand import read_demand
+from rooflinekit.decision.planning.fleet import lay_out
+from rooflinekit.decision.planning.search import EXCHANGES
+from rooflinekit.model.types.batch import Batch
 
 FLEET = 32  # replicas of the published deployment, whose throughput is asked for
 SOURCE = "NVIDIA TensorRT-LLM, docs/source/developer-guide/perf-overview.md (1.2, PyTorch backend), 1,000 in and out"
@@ -78,3 +82,28 @@ def test_published_throughput(model: str, gpu: str, deployment: dict[str, Any], 
     ).best  # fmt: skip
     assert 0.6 <= best.gpus / (FLEET * gpus) <= 1.7, SOURCE
     assert abs(best.fleets[0].capacity * 1000.0 / gpus / published - 1.0) <= off, SOURCE
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "scenario"),
+    [
+        ("deepseek-r1", "h200-sxm", {"tp": 2, "dp": 4, "ep": 8, "engine": "sglang"}),
+        ("deepseek-r1", "h100-sxm", {"tp": 4, "dp": 8, "ep": 32, "engine": "sglang"}),
+        ("gpt-oss-120b", "b200-sxm", {"tp": 1, "dp": 4, "ep": 4, "engine": "vllm"}),
+    ],
+)
+def test_no_exchange_makes_steps_shorter_than_one_in_no_time(model: str, gpu: str, scenario: dict[str, Any]) -> None:
+    """Splits are ruled out by it, with all exchanges that are tried."""
+    demand = read_demand({"rate": 10.0, "isl": 2000, "osl": 300})
+    steps = (
+        Batch.decode(1.0, 2000.0),
+        Batch.decode(64.0, 2000.0),
+        Batch.prefill(1.0, 300.0),
+        Batch.prefill(4.0, 2000.0),
+    )
+    own, *others = (lay_out(model, gpu, scenario | each, demand, None) for each in ({}, *EXCHANGES))
+    free = others[0].with_free_exchanges().resolved.plan
+    for step in steps:
+        least = float(free.time(step).expected)
+        for each in (own, *others):
+            assert least <= float(each.resolved.plan.time(step).expected), (each.scenario, step)

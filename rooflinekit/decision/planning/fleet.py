@@ -32,6 +32,7 @@ from rooflinekit.load.law import full_rate
 from rooflinekit.load.lengths import Fixed, cv
 from rooflinekit.load.played import Sample
 from rooflinekit.load.scene import CacheTier, Scene, Scheduler
+from rooflinekit.model.kernels.collective import Exchange
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.serving.flight import InFlight, slots
 from rooflinekit.model.speculation import SpeculativePredictor
@@ -165,6 +166,16 @@ class Replica:
         assert demand.prefixes is not None  # asked only where something is known of prefixes
         kept = demand.prefixes.kept(self.predictor, tiers, replicas)
         return Replica(self.scenario | {"cached": int(kept.cached)}, self.resolved, self.room, kept)
+
+    def with_free_exchanges(self) -> Replica:
+        """The same whose exchanges of tokens between experts take no time, for one with DeepEP's.
+
+        No other exchange makes a step shorter: DeepEP brings none but the tokens of its own experts to a rank.
+        """
+        plan = self.resolved.plan
+        kept = {op: count for op, count in plan.operations.items() if not isinstance(op, Exchange)}
+        resolved = replace(self.resolved, predictor=self.predictor.on(replace(plan, operations=kept)))
+        return Replica(self.scenario, resolved, self.room)
 
     def outlook(self, demand: Demand, slo: Sequence[Objective]) -> float:
         """Requests a second at which the mean time of a token is about its limit; nothing is played [1/s].
@@ -605,6 +616,10 @@ class Part:
     def holds(self, demand: Demand, slo: Sequence[Objective]) -> bool:
         """Whether all objectives hold as the peak is played, at the place of the interval that it is sized for."""
         own, seen, load = answered(self.role, slo), self.seen(demand), self.load(demand, self.reserve.headroom)
+        plain = self.bearer.feel(seen, load, exact=True, surely=False)
+        errors = self.replica.resolved.plan.load_errors
+        if errors.slower(self.deviations) and not all(each.met(plain) for each in own):
+            return False  # nor would it hold with slower steps
         feels = self.bearer.feels(seen, load, exact=True)
         most = math.inf if demand.closed else self.bearer.curve(seen).loads[-1] * (1.0 + _ROUNDING)
         for each in sorted(own, key=lambda each: str(each) not in self.ability.binds):

@@ -382,7 +382,7 @@ def _beaten(question: PlanQuestion, base: Replica, fewer: int, found: Found) -> 
     """Whether so few replicas miss an objective with each draft and exchange of experts, and without.
 
     They are played with the engine's token budget and with the smallest, at less than their load: other settings may
-    bear that much more.
+    bear that much more. Where an exchange that takes no time would miss one too, no exchange has to be tried.
     """
 
     def misses(replica: Replica) -> bool:
@@ -390,11 +390,18 @@ def _beaten(question: PlanQuestion, base: Replica, fewer: int, found: Found) -> 
         several = question.budgets(staffed)
         return all(question.misses(question.bearer(each), fewer, sure, 1.0 / _SETTINGS) for each in several)
 
-    if not misses(base):
-        return False
-    others = (*question.space.drafts, *(EXCHANGES if base.scenario.get("ep", 1) > 1 else ()))
-    changed = (_changed(question, base, each, found) for each in others)
-    return all(misses(replica) for replica in changed if replica)
+    def all_miss(others: Sequence[Mapping[str, Any]]) -> bool:
+        changed = (_changed(question, base, each, found) for each in others)
+        return all(misses(replica) for replica in changed if replica)
+
+    exchanges = _exchanges(base)
+    least = _changed(question, base, exchanges[0], found) if exchanges and base.scenario.get("dp", 1) > 1 else None
+    if least is None:
+        return misses(base) and all_miss((*question.space.drafts, *exchanges))
+    if misses(least.with_free_exchanges()):
+        found.tried += len(exchanges) - 1
+        return all_miss(question.space.drafts)
+    return misses(base) and all_miss(question.space.drafts) and misses(least) and all_miss(exchanges[1:])
 
 
 def _cached(question: PlanQuestion, base: Replica, found: Found) -> None:
@@ -521,9 +528,14 @@ EXCHANGES: tuple[dict[str, Any], ...] = ({"all_to_all": "deepep"}, {"all_to_all"
 """Ways to bring tokens to experts on other ranks that are tried beside the engine's own."""
 
 
+def _exchanges(replica: Replica) -> tuple[dict[str, Any], ...]:
+    """Those that are tried; without experts on several ranks none."""
+    return EXCHANGES if replica.scenario.get("ep", 1) > 1 else ()
+
+
 def _exchanged(question: PlanQuestion, best: Part, found: Found) -> Part:
     """The same with another exchange of the experts, where that bears more."""
-    for exchange in EXCHANGES if best.replica.scenario.get("ep", 1) > 1 else ():
+    for exchange in _exchanges(best.replica):
         replica = _changed(question, best.replica, exchange, found)
         if replica and question.bearer(replica).room_left(best, question.demand, question.slo) > _BETTER:
             part = question.part(replica)
@@ -651,8 +663,7 @@ def _suited(question: PlanQuestion, replica: Replica, role: str, found: Found) -
         "prefill": Batch.prefill(prompts, min(demand.isl.mean, float(plan.token_budget))),
         "decode": Batch.decode(own, demand.isl.mean + demand.osl.mean / 2.0),
     }[role]
-    changes = EXCHANGES if replica.scenario.get("ep", 1) > 1 else ()
-    others = (other for each in changes if (other := _changed(question, replica, each, found)))
+    others = (other for each in _exchanges(replica) if (other := _changed(question, replica, each, found)))
     best = min((replica, *others), key=lambda each: float(each.resolved.plan.time(full).expected))
     return question.bearer(best, role).staffed(demand)
 

@@ -395,6 +395,13 @@ class Calibration:
     untuned: Mapping[str, str] = field(default_factory=dict)
     """Fits by "family/dtype" that another format's stand in for, because the measured kernels ran without tuning."""
 
+    intervals: bool = True  #: whether the ends of times are worked out; else they are what is expected
+
+    @cached_property
+    def without_intervals(self) -> Calibration:
+        """The same for who asks for expected times alone."""
+        return replace(self, intervals=False)
+
     def factors(self, kernel: Kernel, fit: FamilyFit) -> tuple[Numeric, Numeric]:
         """Upper end of the 90 % interval over the prediction, and the prediction over its lower end."""
         power = 1.0 if self.measured(kernel) else UNMEASURED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Literal, cast
@@ -310,6 +311,16 @@ class LoadErrors:
     full_places: Places | None = None  #: of both times where every request waits for a place; None: as above
     version: Pair = (0.0, 0.0)  #: variances of TTFT and TPOT by the distance of the engine's version from measured ones
     own: OwnLoads = OwnLoads()  #: measured loads of this very deployment
+
+    def slower(self, deviations: float) -> bool:
+        """Whether every time is at least as long as predicted so many standard deviations up its interval.
+
+        >>> LoadErrors().slower(1.28), LoadErrors().slower(-0.1)
+        (True, False)
+        """
+        upper = bisect(DEVIATIONS, deviations) + 1
+        known = self.ttft_places, self.tpot_places, *((self.full_places,) if self.full_places else ())
+        return not self.own.loads and all(min(places[upper - 1 : upper + 1]) >= 0.0 for places in known)
 
     def reach(  # noqa: PLR0913, PLR0917 - what an error under load depends on
         self, metric: str, steps: float, users: float, stand_in: bool, waiting: float, prompt: float = 1.0

@@ -122,11 +122,13 @@ class KernelTime(Time):
     def changed(self, change: Callable[[Numeric], Numeric], **parts: Any) -> KernelTime:
         """Change the time and interval, but not below the bound."""
         bound, take = self.bound, parts.get
+        expected = maximum(change(self.expected), bound)
+        low, high = (expected if end is self.expected else maximum(change(end), bound) for end in (self.low, self.high))
         return KernelTime(
-            maximum(change(self.expected), bound),
+            expected,
             bound,
-            maximum(change(self.low), bound),
-            maximum(change(self.high), bound),
+            low,
+            high,
             self.kernel,
             take("compute", self.compute),
             take("memory", self.memory),
