@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 import rooflinekit as rk
+from rooflinekit.estimation.estimator import deploy
 from rooflinekit.model.types.deployment import ENGINES
 from rooflinekit.model.types.errors import InputError, SpecError, UnknownNameError
 from rooflinekit.specs import engines
@@ -212,6 +213,26 @@ def test_an_engine_of_one_vendor_is_named_elsewhere_and_not_advised() -> None:
     assert "engine vllm" in tried
     assert "engine trtllm" not in tried
     assert "engine trtllm" in {each.move for each in rk.levers("llama-3-8b", "h100-sxm").moves}
+
+
+@pytest.mark.parametrize(
+    ("model", "told", "most"),
+    [
+        ("deepseek-v4-flash", {"tp": 8}, 256),
+        ("deepseek-v4-flash", {"tp": 1, "dp": 8}, 32),  # 256 of all replicas
+        ("deepseek-v4-flash", {"tp": 8, "draft": "mtp", "draft_tokens": 1}, 256),  # its own default comes first
+        ("deepseek-v4-flash", {"tp": 8, "max_num_seqs": 512}, 512),
+        ("deepseek-v4-flash", {"tp": 8, "engine": "vllm"}, 1024),
+        ("deepseek-v3.2", {"tp": 8}, 2048),
+        ("deepseek-v3.2", {"tp": 8, "draft": "mtp", "draft_tokens": 1}, 48),
+        ("deepseek-v3.2", {"tp": 1, "dp": 8, "draft": "mtp", "draft_tokens": 1}, 6),
+        ("deepseek-v3", {"tp": 8, "engine": "sglang@0.4.3", "draft": "mtp", "draft_tokens": 1}, 2048),
+    ],
+)
+def test_sglang_runs_few_sequences_of_some_models_and_with_a_draft(model, told, most):
+    """deepseek_v4_hook.py and speculative_hook.py of its wheels: 256 and 48, over the attention replicas."""
+    given = {"engine": "sglang", "ep": 8 if "dp" in told else 1} | told
+    assert deploy(model, "b200-sxm", given).plan.most_sequences == most
 
 
 def test_a_draft_keeps_the_overlap_scheduler():

@@ -65,6 +65,8 @@ class MemoryRule:
     exclude: str = ""  #: accelerators whose name starts so never count as large
     token_budget: Pair = (8192.0, 8192.0)  #: default, on small and large accelerators
     max_num_seqs: Pair = (256.0, 256.0)  #: default, likewise
+    compressed_sequences: float = 0.0  #: the same of all attention replicas together, of DeepSeek-V4's attention
+    drafted_sequences: float = 0.0  #: and of other models whose tokens are drafted; both are 0 where it is as usual
     profiled: bool = False  #: a dummy step with the full token budget and all sequences sizes the pool
     chunked: bool = True  #: False: that step has a whole prompt of the longest length
     context: Pair = (0.0, 0.0)  #: CUDA context and first buffers of the communicator
