@@ -462,6 +462,7 @@ def _yaml_costs(name: str, costs: dict[str, Any]) -> list[str]:
         lines += [f"      {part}_launches: {{value: {count}, source: [launches]}}\n" for part, count in _COUNTS.items()]
         if name == _WATCHED:
             lines.append("      graph_tokens: {value: 512, source: [captured]}\n")
+            lines.append("      tiles_apart: true  # flash_attn.py of 0.11: in FA2 packed GQA for max_query_len=1\n")
         lines.append("      dequantised: {value: 2.2, spread: 0.7, source: [widened]}\n")
         if name.startswith("trtllm"):
             lines.append("      routed: {value: 60 us, spread: 25 us, source: [mechanisms, triton_experts]}\n")

@@ -165,7 +165,10 @@ def step_time(
         at = cells[int(context)] if context <= last else cells[last]
         low = t.grid[at]
         left = row[at]
-        time += left + (row[at + 1] - left) * (context - low) / (t.grid[at + 1] - low)
+        attention = left + (row[at + 1] - left) * (context - low) / (t.grid[at + 1] - low)
+        if n:
+            attention = max(attention, t.tiled * own_keys)
+        time += attention
     for i in range(n):
         fresh = new[i]
         before = past[i]

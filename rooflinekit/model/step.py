@@ -463,6 +463,20 @@ class Plan:
         return float(min(usual, self.token_budget) if rule.profiled and rule.chunked else usual)
 
     @property
+    def tile_rows(self) -> int:
+        """Rows that attention computes for each query head of a decoding sequence beside prompts; 0: as without them.
+
+        vLLM gives both to one call of FlashAttention. Version 2 takes the heads of a KV head as rows of one tile only
+        where nobody has more than one new token (flash_api.cpp, `seqlenq_ngroups_swapped`), and tiles of a paged cache
+        have 64 rows (flash_fwd_launch_template.h, `kBlockM`). Caches in 8 bit and sinks take other kernels.
+        """
+        mixers = [layer.mixer for layer in self.model.layer_counts if isinstance(layer.mixer, Attention)]
+        latent = any(isinstance(layer.mixer, LatentAttention) for layer in self.model.layer_counts)
+        second = self.system.accelerator.compute_capability.startswith("8.") and self.precision.kv.is_wide
+        asked = self.costs.tiles_apart and second and not latent
+        return _ROWS if asked and not any(mixer.sinks for mixer in mixers) else 0
+
+    @property
     def image_tokens(self) -> int:
         """Tokens that images put into every prompt."""
         images = self.deployment.images
@@ -742,6 +756,7 @@ def _as_run(deployment: Deployment, system: System) -> Deployment:
 
 PAIR = 2
 """Accelerators up to which engines' own all-reduce runs over PCI Express."""
+_ROWS = 64  # of a tile of FlashAttention 2 for a paged cache
 _AS_ONE = 2
 """Calls for such experts: TRT-LLM's kernels for Blackwell, which SGLang 0.5.6 (server_args.py: flashinfer_mxfp4) and
 vLLM take by default for gpt-oss too (trtllm_fp4_block_scale_moe of flashinfer)."""

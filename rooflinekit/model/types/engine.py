@@ -169,6 +169,7 @@ class StepCosts:
     graphs: bool = True  #: decode steps replay CUDA graphs; of prompts those of up to `graph_tokens` do
     padded: tuple[float, ...] = ()  #: rising sizes of CUDA graphs; a decode step is padded to the next
     mixes: bool = True  #: prompts are computed in the same steps as decoding sequences; False: in steps of their own
+    tiles_apart: bool = False  #: decoding sequences share no tiles of attention beside prompts, where that is FA2's
     splits: bool = True  #: the last prompt of a step is cut to fill it; False: it waits for a step that holds it whole
     vectors: bool = False  #: few rows are multiplied by a matrix without tensor cores
     beyond_one: bool = False  #: a decode step takes `step` and `sequence` for others than the first sequence
@@ -197,6 +198,7 @@ class StepCosts:
             self,
             graphs=other.graphs,
             mixes=other.mixes,
+            tiles_apart=other.tiles_apart,
             splits=other.splits,
             vectors=other.vectors,
             servers_by_replica=other.servers_by_replica,
