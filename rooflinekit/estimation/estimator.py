@@ -215,8 +215,11 @@ def resolve(
     engine = load_engine(deployment.engine, deployment.engine_version, loaded_gpu.value.name)
     if choice is not None and engine.serial_states:  # with a draft prompts are not cached, and steps overlap
         engine = replace(engine, serial_states=False)
-    if most := _usual_sequences(engine, loaded_model.value, choice):
+    compressed = any(isinstance(layer.mixer, CompressedAttention) for layer in loaded_model.value.layers)
+    if most := _usual_sequences(engine, compressed, choice):
         engine = _running(engine, max(most // deployment.dp, 1.0))
+    if compressed and deployment.kv is None and engine.memory.compressed_kv:
+        deployment = replace(deployment, kv=parse_dtype(engine.memory.compressed_kv))
     system = None if deployment.system is None else load_system(deployment.system, loaded_gpu.value)
     predictor, notes = _lay_out(
         loaded_model.value, loaded_gpu.value, _same(deployment), chosen, engine, system.value if system else None
@@ -226,10 +229,9 @@ def resolve(
     return resolved if choice is None else _with_draft(resolved, choice)
 
 
-def _usual_sequences(engine: Engine, model: Model, choice: Speculation | None) -> float:
+def _usual_sequences(engine: Engine, compressed: bool, choice: Speculation | None) -> float:
     """Sequences that an engine runs by default, of all replicas, for a model or with a draft; 0: its usual ones."""
     rule = engine.memory
-    compressed = any(isinstance(layer.mixer, CompressedAttention) for layer in model.layers)
     drafted = 0.0 if choice is None else rule.drafted_sequences
     return (rule.compressed_sequences if compressed else 0.0) or drafted
 

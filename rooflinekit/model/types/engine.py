@@ -66,6 +66,8 @@ class MemoryRule:
     token_budget: Pair = (8192.0, 8192.0)  #: default, on small and large accelerators
     max_num_seqs: Pair = (256.0, 256.0)  #: default, likewise
     compressed_sequences: float = 0.0  #: the same of all attention replicas together, of DeepSeek-V4's attention
+    compressed_kv: str = ""  #: format of its cache unless told; "": as of other models
+    window_share: float = 0.0  #: tokens of the pool that windows of such attention have room for, as a share of all
     drafted_sequences: float = 0.0  #: and of other models whose tokens are drafted; both are 0 where it is as usual
     profiled: bool = False  #: a dummy step with the full token budget and all sequences sizes the pool
     chunked: bool = True  #: False: that step has a whole prompt of the longest length
