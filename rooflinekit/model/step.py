@@ -688,7 +688,7 @@ def make_plan(
         model = replace(model, head_place=True)
     precision = resolve_precision(model, deployment, system.accelerator)
     operations = model_operations(model, _as_run(deployment, system), precision, system.domain_size)
-    fitted = _as_fitted(engine, system, calibration, precision)
+    fitted = _as_fitted(engine, model, system, calibration, precision)
     overlap = fitted.costs.overlap
     if told := deployment.settings.async_scheduling:
         if not (overlap or fitted.costs.serial):
@@ -712,13 +712,16 @@ def runs_serially(engine: Engine, deployment: Deployment, operations: Iterable[O
     return cached and settings.prefix_caching != "off" and settings.async_scheduling is None
 
 
-def _as_fitted(engine: Engine, system: System, calibration: Calibration | None, precision: Precision) -> Engine:
+def _as_fitted(
+    engine: Engine, model: Model, system: System, calibration: Calibration | None, precision: Precision
+) -> Engine:
     """The engine without costs that were fitted on GPUs, on a CPU: it has those that files of this CPU showed.
 
     An accelerator that computes with 4-bit weights dequantises none, and experts in MXFP4 are one call there, behind
     that which quantises their inputs. Where such experts were measured their times hold the unpacking already. Tensor
     cores that take operands from registers (compute capability 8) hardly wait for it: served runs of gpt-oss on A100
-    had none of it (docs/accuracy.md), a table of L40S 27 %.
+    had none of it (docs/accuracy.md), a table of L40S 27 %. Triton multiplies the experts of gpt-oss, which have
+    biases; Marlin and CUTLASS multiply others, and are faster.
 
     ggml multiplies a single row there by a kernel of its own (llamafile/sgemm.cpp leaves out n < 2), as fast as the
     weights are read: what a fit finds beside the kernels is of more rows.
@@ -735,7 +738,9 @@ def _as_fitted(engine: Engine, system: System, calibration: Calibration | None, 
         measured = calibration is not None and unpacking in calibration.families
         if measured or not accelerator.unpacks_first:
             own = replace(own, dequantised=0.0, routed=0.0)
-            engine = replace(engine, costs=own)
+        elif not any(isinstance(layer.ffn, MixtureOfExperts) and layer.ffn.bias for layer in model.layer_counts):
+            own = replace(own, dequantised=own.unbiased)
+        engine = replace(engine, costs=own)
     if not accelerator.is_cpu:
         return engine
     if not served or (served.accelerator, served.engine) != (accelerator.name, engine.name):

@@ -146,6 +146,7 @@ class StepCosts:
     dequantised: float = quantity(
         "widen", "arithmetic of experts whose weights are dequantised takes 1 + widen times as long", default=0.0
     )
+    unbiased: float = quantity("widen_u", "`widen` of experts without biases, all but those of gpt-oss", default=0.0)
     routed: float = quantity("route", "more time of a layer whose experts are dequantised", "s", default=0.0)
     routed_launches: int = 0  #: more launches of such experts, without a graph
     memory: float = quantity("s_m", "how much slower a memory-bound kernel runs in this deployment", default=1.0)
