@@ -238,6 +238,40 @@ def test_sglang_runs_few_sequences_of_some_models_and_with_a_draft(model, told, 
 
 
 @pytest.mark.parametrize(
+    ("gpu", "told", "tokens"),
+    [
+        ("l4", {}, 2048),
+        ("h200-sxm", {}, 8192),
+        ("b200-sxm", {}, 16384),
+        ("mi300x", {}, 16384),
+        ("b200-sxm", {"tp": 1, "dp": 4, "ep": 4}, 4096),
+        ("h200-sxm", {"tp": 1, "dp": 8, "ep": 8}, 1024),
+        ("h200-sxm", {"tp": 1, "dp": 8, "ep": 8, "token_budget": 4096}, 4096),
+        ("b200-sxm", {"engine": "sglang@0.4.6"}, 8192),
+        ("h200-sxm", {"engine": "sglang@0.4.6", "tp": 1, "dp": 4, "ep": 4}, 2048),
+        ("h200-sxm", {"engine": "vllm", "tp": 1, "dp": 4, "ep": 4}, 8192),
+    ],
+)
+def test_sglangs_chunks_are_larger_on_large_gpus_and_shared_by_attention_replicas(gpu, told, tokens):
+    assert deploy("qwen3-30b-a3b", gpu, {"engine": "sglang", "tp": 2} | told).plan.token_budget == tokens
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "told", "kv"),
+    [
+        ("deepseek-v3.2", "b200-sxm", {}, Dtype.FP8),
+        ("deepseek-v3.2", "b200-sxm", {"kv": "bf16"}, Dtype.BF16),
+        ("deepseek-v3.2", "h200-sxm", {}, Dtype.BF16),
+        ("deepseek-v3.2", "mi300x", {}, Dtype.BF16),
+        ("deepseek-v3", "b200-sxm", {}, Dtype.BF16),  # without an indexer
+        ("deepseek-v3.2", "b200-sxm", {"engine": "vllm"}, Dtype.BF16),
+    ],
+)
+def test_sglang_keeps_indexed_latents_in_fp8_on_blackwell(model, gpu, told, kv):
+    assert deploy(model, gpu, {"engine": "sglang", "tp": 8} | told).plan.precision.kv is kv
+
+
+@pytest.mark.parametrize(
     ("model", "engine", "gpu", "wider"),
     [
         ("deepseek-v4-flash", "sglang", "h100-sxm", 0.0),  # its calibrated experts in 16 bit take 5.4 ms a layer

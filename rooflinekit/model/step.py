@@ -439,7 +439,7 @@ class Plan:
         """Tokens that one engine step computes at most."""
         rule = self.engine.memory
         given = self.deployment.settings.token_budget
-        return float(given or rule.default(rule.token_budget, self.system.accelerator))
+        return float(given or rule.usual_budget(self.system.accelerator, self.deployment.dp))
 
     @property
     def graph_tokens(self) -> float:

@@ -64,9 +64,13 @@ class MemoryRule:
     large: float = 0.0  #: memory from which an accelerator counts as large
     exclude: str = ""  #: accelerators whose name starts so never count as large
     token_budget: Pair = (8192.0, 8192.0)  #: default, on small and large accelerators
+    largest: float = 0.0  #: memory from which `largest_budget` is the default; 0: on no accelerator
+    largest_budget: float = 0.0
+    shared_budget: bool = False  #: attention replicas share that default out among them
     max_num_seqs: Pair = (256.0, 256.0)  #: default, likewise
     compressed_sequences: float = 0.0  #: the same of all attention replicas together, of DeepSeek-V4's attention
     compressed_kv: str = ""  #: format of its cache unless told; "": as of other models
+    indexed_kv: str = ""  #: the same of latent attention with an indexer, from compute capability 10 on
     window_share: float = 0.0  #: tokens of the pool that windows of such attention have room for, as a share of all
     drafted_sequences: float = 0.0  #: and of other models whose tokens are drafted; both are 0 where it is as usual
     profiled: bool = False  #: a dummy step with the full token budget and all sequences sizes the pool
@@ -115,6 +119,12 @@ class MemoryRule:
     host_embedding: bool = False  #: the table of embeddings stays in the host's memory, unless it is the head too
     slack: float = 0.0  #: free memory without which it does not start
     tokens_by_concurrency: bool = False  #: of a hybrid model the log prints concurrency x longest sequence
+
+    def usual_budget(self, accelerator: Accelerator, replicas: int) -> float:
+        """Default of the tokens of a step of each of so many attention replicas."""
+        largest = self.largest and float(accelerator.memory_bytes) >= self.largest
+        budget = self.largest_budget if largest else self.default(self.token_budget, accelerator)
+        return max(budget // replicas, 1.0) if self.shared_budget else budget
 
     def default(self, pair: Pair, accelerator: Accelerator) -> float:
         """The one of a pair of defaults that counts for an accelerator: of small or of large ones."""
