@@ -6,7 +6,10 @@ import pandas as pd
 import pytest
 
 import rooflinekit as rk
+from rooflinekit.estimation.estimator import deploy
+from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import ENGINES
+from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import InputError, SpecError, UnknownNameError
 from rooflinekit.specs import engines
 from rooflinekit.specs.engines import engine_names, load_engine, split_version
@@ -212,6 +215,107 @@ def test_an_engine_of_one_vendor_is_named_elsewhere_and_not_advised() -> None:
     assert "engine vllm" in tried
     assert "engine trtllm" not in tried
     assert "engine trtllm" in {each.move for each in rk.levers("llama-3-8b", "h100-sxm").moves}
+
+
+@pytest.mark.parametrize(
+    ("model", "told", "most"),
+    [
+        ("deepseek-v4-flash", {"tp": 8}, 256),
+        ("deepseek-v4-flash", {"tp": 1, "dp": 8}, 32),  # 256 of all replicas
+        ("deepseek-v4-flash", {"tp": 8, "draft": "mtp", "draft_tokens": 1}, 256),  # its own default comes first
+        ("deepseek-v4-flash", {"tp": 8, "max_num_seqs": 512}, 512),
+        ("deepseek-v4-flash", {"tp": 8, "engine": "vllm"}, 1024),
+        ("deepseek-v3.2", {"tp": 8}, 2048),
+        ("deepseek-v3.2", {"tp": 8, "draft": "mtp", "draft_tokens": 1}, 48),
+        ("deepseek-v3.2", {"tp": 1, "dp": 8, "draft": "mtp", "draft_tokens": 1}, 6),
+        ("deepseek-v3", {"tp": 8, "engine": "sglang@0.4.3", "draft": "mtp", "draft_tokens": 1}, 2048),
+    ],
+)
+def test_sglang_runs_few_sequences_of_some_models_and_with_a_draft(model, told, most):
+    """deepseek_v4_hook.py and speculative_hook.py of its wheels: 256 and 48, over the attention replicas."""
+    given = {"engine": "sglang", "ep": 8 if "dp" in told else 1} | told
+    assert deploy(model, "b200-sxm", given).plan.most_sequences == most
+
+
+@pytest.mark.parametrize(
+    ("gpu", "told", "tokens"),
+    [
+        ("l4", {}, 2048),
+        ("h200-sxm", {}, 8192),
+        ("b200-sxm", {}, 16384),
+        ("mi300x", {}, 16384),
+        ("b200-sxm", {"tp": 1, "dp": 4, "ep": 4}, 4096),
+        ("h200-sxm", {"tp": 1, "dp": 8, "ep": 8}, 1024),
+        ("h200-sxm", {"tp": 1, "dp": 8, "ep": 8, "token_budget": 4096}, 4096),
+        ("b200-sxm", {"engine": "sglang@0.4.6"}, 8192),
+        ("h200-sxm", {"engine": "sglang@0.4.6", "tp": 1, "dp": 4, "ep": 4}, 2048),
+        ("h200-sxm", {"engine": "vllm", "tp": 1, "dp": 4, "ep": 4}, 8192),
+    ],
+)
+def test_sglangs_chunks_are_larger_on_large_gpus_and_shared_by_attention_replicas(gpu, told, tokens):
+    assert deploy("qwen3-30b-a3b", gpu, {"engine": "sglang", "tp": 2} | told).plan.token_budget == tokens
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "told", "kv"),
+    [
+        ("deepseek-v3.2", "b200-sxm", {}, Dtype.FP8),
+        ("deepseek-v3.2", "b200-sxm", {"kv": "bf16"}, Dtype.BF16),
+        ("deepseek-v3.2", "h200-sxm", {}, Dtype.BF16),
+        ("deepseek-v3.2", "mi300x", {}, Dtype.BF16),
+        ("deepseek-v3", "b200-sxm", {}, Dtype.BF16),  # without an indexer
+        ("deepseek-v3.2", "b200-sxm", {"engine": "vllm"}, Dtype.BF16),
+    ],
+)
+def test_sglang_keeps_indexed_latents_in_fp8_on_blackwell(model, gpu, told, kv):
+    assert deploy(model, gpu, {"engine": "sglang", "tp": 8} | told).plan.precision.kv is kv
+
+
+@pytest.mark.parametrize(
+    ("model", "engine", "gpu", "wider"),
+    [
+        ("deepseek-v4-flash", "sglang", "h100-sxm", 0.0),  # its calibrated experts in 16 bit take 5.4 ms a layer
+        ("deepseek-v4-flash", "vllm", "h100-sxm", 1.2),  # and those of vLLM 2.8 ms
+        ("deepseek-v4-flash", "trtllm", "h100-sxm", 2.2),  # nobody measured it
+        ("gpt-oss-120b", "sglang", "h100-sxm", 2.2),
+        ("gpt-oss-120b", "vllm", "h100-sxm", 2.2),
+        ("deepseek-v4-flash", "vllm", "b200-sxm", 0.0),  # units of 4 bit
+        ("gpt-oss-120b", "vllm", "a100-sxm-80gb", 0.0),
+    ],
+)
+def test_experts_without_biases_are_unpacked_by_faster_kernels(model, engine, gpu, wider):
+    """43 layers of 16,384 tokens and six experts, 1.237 TFLOP each on four H100: 4.86 ms with Marlin (nsys)."""
+    given = {"engine": engine, "tp": 4}
+    plan = deploy(model, gpu, given).plan
+    assert plan.costs.dequantised == pytest.approx(wider, abs=0.01)
+    if (model, gpu) == ("deepseek-v4-flash", "h100-sxm") and engine != "trtllm":
+        timed = plan.apart(Batch.prefill(1.0, 16384.0), plan.costs)
+        experts = sum(float(each.expected) for each in timed if each.kernel.family == "moe")
+        assert experts == pytest.approx(43 * 4.86e-3, rel=0.15)
+
+
+def test_windows_of_deepseek_v4_have_a_tenth_of_sglangs_pool():
+    """A token: 43 windows of 512 bytes; 21 of them compressed by 4, with 2·2·(512 + 128) fp32 of 8 in 128 tokens.
+
+    Its share of that is a tenth. Without windows it is a quarter of 512 and of an index key (132) in 21 layers, and a
+    128th of 512 in 20. A prompt of 4,096 tokens holds as many of the windows' tokens, one of 100,000 its last 8,192.
+    """
+    given = {"engine": "sglang", "tp": 4}
+    memory = deploy("deepseek-v4-flash", "h200-sxm", given).predictor.memory
+    law = memory.stages[0].layout.law
+    windows = 43 * 512 + 21 * 2 * 2 * (512 + 128) * 4 * 8 / 128
+    token = 21 * (512 + 132) / 4 + 20 * 512 / 128 + 0.1 * windows
+    assert law.bytes(4096.0) == pytest.approx(4096 * token / 0.1, rel=1e-3)
+    assert law.bytes(60_000.0) == pytest.approx(8192 * token / 0.1, rel=1e-3)
+    assert law.bytes(100_000.0) == pytest.approx(100_000 * token, rel=1e-2)
+    assert law.longest(law.bytes(4096.0)) == pytest.approx(4096, abs=1)
+    plan = deploy("deepseek-v4-flash", "h200-sxm", given).plan
+    assert plan.precision.kv is Dtype.FP8
+    assert deploy("deepseek-v4-flash", "h200-sxm", given | {"kv": "bf16"}).plan.precision.kv is Dtype.BF16
+    assert (
+        deploy("deepseek-v4-flash", "h200-sxm", {"engine": "vllm", "tp": 4}).predictor.memory.stages[0].layout.law.least
+        is None
+    )
 
 
 def test_a_draft_keeps_the_overlap_scheduler():

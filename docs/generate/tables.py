@@ -31,7 +31,7 @@ _GPUS = ["accelerator", "bf16 TFLOP/s", "fp16", "fp8", "GB", "GB/s", "link GB/s"
 _COSTS = {
     "step": "µs", "ranks": "µs", "sequence": "µs", "sequence_ranks": "µs", "layer": "µs", "collective": "µs",
     "hidden": "share", "grouped": "factor", "compute": "factor", "memory": "factor", "dequantised": "factor",
-    "routed": "µs", "routed_launches": "kernels", "launch": "µs", "prompt": "factor",
+    "unbiased": "factor", "routed": "µs", "routed_launches": "kernels", "launch": "µs", "prompt": "factor",
     "expert_launches": "kernels", "block_launches": "kernels", "latent_launches": "kernels",
     "graph_tokens": "tokens", "request": "ms",
     "hop": "ms", "token": "µs", "chunk": "µs", "detokenised": "µs", "hand_over": "µs", "overlap": "steps",

@@ -566,7 +566,8 @@ def _play(group: ServedGroup, load: _Load) -> LoadPlay | None:
         asked = replace(asked, requests=round(load.requests) if load.requests else None)
     else:
         told = max(round(load.requests or client.requests * users), users)
-        asked = replace(asked, users=users, rate=None, requests=users if queue else told)
+        pace = 0.0 if queue else load.rate or 0.0
+        asked = replace(asked, users=users, rate=None, requests=users if queue else told, pace=pace)
     try:
         tokens = kv_capacity_tokens(predictor, load.isl + osl, most * deployment.dp)
         prompts = round(load.seed_reuse or client.seed_reuse)

@@ -82,7 +82,8 @@ class Load:
     mean tokens of a prompt that are in the cache already, the same share of each; prompts: different ones, which are
     sent again and again and stay in the cache (0: no two are equal); source: draws requests that are more than lengths,
     by how they come, their number and the seed; least: requests of an open loop, unless told, where few are in flight;
-    in_flight: those that run at once, by the law, which fill the engine first (0: not known).
+    in_flight: those that run at once, by the law, which fill the engine first (0: not known); pace: requests a second
+    that users offer at most (0: as many as get answers).
     """
 
     isl: Length
@@ -100,6 +101,7 @@ class Load:
     source: Callable[[Process, int, int], Drawn] | None = None
     least: int = STEADY
     in_flight: float = 0.0
+    pace: float = 0.0
 
     def on(self, scene: Scene) -> Load:
         """The load with as many requests as fill a deployment and show it steady, where nobody says how many.
@@ -126,13 +128,14 @@ class Load:
         if self.users is None:
             return open_arrivals(self.rate or 0.0, self.burstiness) + means
         many = "user" if self.users == 1 else "users"
-        return f"closed loop of {self.users} {many}, {self.counted:,} requests{means}"
+        pace = f", {self.pace:g} a second at most" if self.pace else ""
+        return f"closed loop of {self.users} {many}, {self.counted:,} requests{pace}{means}"
 
     @property
     def process(self) -> Process:
         """How requests come."""
         if self.users is not None:
-            return ClosedLoop(self.users, self.counted, self.filling)
+            return ClosedLoop(self.users, self.counted, self.filling, self.pace)
         return Gamma(self.rate or 0.0, self.burstiness)
 
     @property
@@ -174,7 +177,7 @@ class Load:
     def equal(self) -> bool:
         """Whether users of a closed loop send and get lengths that are all equal."""
         fixed = all(each.quantile(0.0) == each.quantile(1.0) for each in (self.isl, self.osl))
-        return self.at_once > 1 and fixed
+        return self.at_once > 1 and fixed and not self.pace
 
     @cached_property
     def drawn(self) -> Drawn:

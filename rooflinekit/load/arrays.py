@@ -143,6 +143,7 @@ class Table(NamedTuple):
     keyed_times: Numbers
     seen: float
     unsampled: float
+    tiled: float
     ranks: int
     parts: int
     saved_counts: Numbers

@@ -56,16 +56,19 @@ class Arrival(NamedTuple):
 class ClosedLoop:
     """`users` requests in flight; whoever gets an answer sends the next of the `prompts` at once.
 
-    The first `users` come together. `warmup` requests run and finish before them, and are not counted.
+    The first `users` come together. `warmup` requests run and finish before them, and are not counted. pace: requests
+    a second that are offered at most, as by a Poisson process: none is sent before its time (0: as soon as a user has
+    an answer). Clients have both, as --request-rate and --max-concurrency.
     """
 
     users: int
     prompts: int
     warmup: int = 0
+    pace: float = 0.0
 
     def gaps(self, rng: Generator, first: int, count: int) -> list[float]:
-        """No request waits for the clock."""
-        return [0.0] * count
+        """Seconds before the time of each: without a pace no request waits for the clock."""
+        return Gamma(self.pace).gaps(rng, first, count) if self.pace else [0.0] * count
 
 
 @dataclass(frozen=True)
@@ -172,7 +175,7 @@ def generate(process: Process, requests: Requests, count: int, seed: int = 0) ->
     """Yield `count` arrivals in order of time; the same seed gives the same arrivals.
 
     Gaps, prompts, outputs and classes come from streams of their own, so that another law for one leaves the others
-    as they were. A closed loop has no clock: its arrivals are all at 0.
+    as they were. A closed loop without a pace has no clock: its arrivals are all at 0.
 
     >>> from rooflinekit.load.lengths import Fixed
     >>> [arrival.time for arrival in generate(Gamma(4.0, 0.0), Requests(Fixed(8), Fixed(2)), 3)]

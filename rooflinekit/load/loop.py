@@ -165,7 +165,10 @@ def step_time(
         at = cells[int(context)] if context <= last else cells[last]
         low = t.grid[at]
         left = row[at]
-        time += left + (row[at + 1] - left) * (context - low) / (t.grid[at + 1] - low)
+        attention = left + (row[at + 1] - left) * (context - low) / (t.grid[at + 1] - low)
+        if n:
+            attention = max(attention, t.tiled * own_keys)
+        time += attention
     for i in range(n):
         fresh = new[i]
         before = past[i]
@@ -622,9 +625,11 @@ def held_back(r: int, c: Clients, k: Rules, s: State) -> int:
         return 0
     tokens = s.width[r] * k.width
     j = s.queue_head[r]
-    while j != NOBODY and tokens < k.budget * k.engines:
+    places = k.most - s.places[r]
+    while j != NOBODY and places > 0 and tokens < k.budget * k.engines:
         tokens += c.isl[j] + s.made[j] - c.cached[j]
         j = s.queue_after[j]
+        places -= 1
     if tokens >= k.budget * k.engines:  # they fill a step: there is nothing to wait for
         return 0
     if s.gathering[r] == NOBODY:
@@ -1236,7 +1241,7 @@ def send_some(now: float, count: int, c: Clients, k: Rules, s: State) -> None:
             s.counts[FLYING] += 1
             if not s.counts[COUNTING]:
                 s.counts[WARMUP] -= 1
-            post(now, SENT, j, s)
+            post(max(now, c.send[j]), SENT, j, s)
 
 
 def end_step(now: float, r: int, c: Clients, k: Rules, s: State) -> None:

@@ -23,6 +23,7 @@ Made = TypeVar("Made", "Phases", "Several")
 
 _ABREAST = 64  # numbers of sequences that are worked out together
 _KEPT = 64  # of which the arrays are kept
+_LONG = 2048.0  # tokens of a chunk that fills the accelerator
 EIGHT = [8.0, 64.0, 512.0, 8.0, 64.0, 512.0], [0.0, 0.0, 0.0, 512.0, 4096.0, 4096.0]
 """New and past tokens of eight equal chunks that show whether a launch for all of them saves more than launches."""
 _MIXED = Batch(Sequences(1.0, 8.0, 8.0, 1.0), Sequences(2.0, 1.0, 8.0, 1.0))
@@ -111,6 +112,12 @@ class Phases:
     def launch(self) -> float:
         """Time of a chunk without work."""
         return float(self.prefill([0.0])[0, 0])
+
+    @cached_property
+    def pair(self) -> float:
+        """Time of one query and one key of a long chunk: of its further keys [s]."""
+        low, high = self._time(Batch(prefilling=Sequences(1.0, _LONG, np.array([2.0 * _LONG, 4.0 * _LONG]), 1.0)))
+        return float(high - low) / (2.0 * _LONG * _LONG)
 
     def cell(self, number: int) -> dict[int, list[list[float]]]:
         """The planes of one number of new tokens."""

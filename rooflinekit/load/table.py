@@ -170,8 +170,9 @@ class StepTable:
     summed: whether steps with prompts need neither of the next two. keyed: what works on the keys of all prompts
     together (the up-projection of latent attention), by their number, of which new tokens are `seen` so many times.
     ranks: accelerators that share each context; each computes whole tokens of either phase in each of `parts`.
-    unsampled: launches of sampling, which no chunk but the last of a prompt makes. several: what each chunk after the
-    first saves, where that is not `launch`.
+    unsampled: launches of sampling, which no chunk but the last of a prompt makes. tiled: attention of decoding
+    sequences beside prompts, a key, where their heads share no tiles; 0: as without prompts. several: what each chunk
+    after the first saves, where that is not `launch`.
     lanes: parts of the sequences that are in the pipeline stages at once. The table is that of one of them: built for
     ⌈sequences/lanes⌉ of an attention replica and a whole token budget. stages: bare kernels of each kind of stage, and
     how many `stage_counts` there are of it; empty for one lane.
@@ -205,6 +206,7 @@ class StepTable:
     keyed: TimesByTokens | None = None
     seen: float = 1.0
     unsampled: float = 0.0
+    tiled: float = 0.0
     ranks: int = 1
     parts: int = 1
     several: Savings | None = None
@@ -373,6 +375,7 @@ def _tabulated(parts: _Parts, max_batch: int, max_context: int, width: int, budg
         keyed=_by_tokens(parts.keyed, max_batch * max_context) if parts.by_keys.operations else None,
         seen=parts.seen,
         unsampled=parts.unsampled(),
+        tiled=plan.tile_rows * phases.pair if plan.tile_rows else 0.0,
         ranks=plan.deployment.cp,
         parts=int(parts.times),
         several=parts.several(max_batch, phases),

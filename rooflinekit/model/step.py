@@ -439,7 +439,7 @@ class Plan:
         """Tokens that one engine step computes at most."""
         rule = self.engine.memory
         given = self.deployment.settings.token_budget
-        return float(given or rule.default(rule.token_budget, self.system.accelerator))
+        return float(given or rule.usual_budget(self.system.accelerator, self.deployment.dp))
 
     @property
     def graph_tokens(self) -> float:
@@ -461,6 +461,20 @@ class Plan:
             return float(told)
         usual = rule.default(rule.max_num_seqs, self.system.accelerator)
         return float(min(usual, self.token_budget) if rule.profiled and rule.chunked else usual)
+
+    @property
+    def tile_rows(self) -> int:
+        """Rows that attention computes for each query head of a decoding sequence beside prompts; 0: as without them.
+
+        vLLM gives both to one call of FlashAttention. Version 2 takes the heads of a KV head as rows of one tile only
+        where nobody has more than one new token (flash_api.cpp, `seqlenq_ngroups_swapped`), and tiles of a paged cache
+        have 64 rows (flash_fwd_launch_template.h, `kBlockM`). Caches in 8 bit and sinks take other kernels.
+        """
+        mixers = [layer.mixer for layer in self.model.layer_counts if isinstance(layer.mixer, Attention)]
+        latent = any(isinstance(layer.mixer, LatentAttention) for layer in self.model.layer_counts)
+        second = self.system.accelerator.compute_capability.startswith("8.") and self.precision.kv.is_wide
+        asked = self.costs.tiles_apart and second and not latent
+        return _ROWS if asked and not any(mixer.sinks for mixer in mixers) else 0
 
     @property
     def image_tokens(self) -> int:
@@ -674,7 +688,7 @@ def make_plan(
         model = replace(model, head_place=True)
     precision = resolve_precision(model, deployment, system.accelerator)
     operations = model_operations(model, _as_run(deployment, system), precision, system.domain_size)
-    fitted = _as_fitted(engine, system, calibration, precision)
+    fitted = _as_fitted(engine, model, system, calibration, precision)
     overlap = fitted.costs.overlap
     if told := deployment.settings.async_scheduling:
         if not (overlap or fitted.costs.serial):
@@ -698,13 +712,16 @@ def runs_serially(engine: Engine, deployment: Deployment, operations: Iterable[O
     return cached and settings.prefix_caching != "off" and settings.async_scheduling is None
 
 
-def _as_fitted(engine: Engine, system: System, calibration: Calibration | None, precision: Precision) -> Engine:
+def _as_fitted(
+    engine: Engine, model: Model, system: System, calibration: Calibration | None, precision: Precision
+) -> Engine:
     """The engine without costs that were fitted on GPUs, on a CPU: it has those that files of this CPU showed.
 
     An accelerator that computes with 4-bit weights dequantises none, and experts in MXFP4 are one call there, behind
     that which quantises their inputs. Where such experts were measured their times hold the unpacking already. Tensor
     cores that take operands from registers (compute capability 8) hardly wait for it: served runs of gpt-oss on A100
-    had none of it (docs/accuracy.md), a table of L40S 27 %.
+    had none of it (docs/accuracy.md), a table of L40S 27 %. Triton multiplies the experts of gpt-oss, which have
+    biases; Marlin and CUTLASS multiply others, and are faster.
 
     ggml multiplies a single row there by a kernel of its own (llamafile/sgemm.cpp leaves out n < 2), as fast as the
     weights are read: what a fit finds beside the kernels is of more rows.
@@ -721,7 +738,9 @@ def _as_fitted(engine: Engine, system: System, calibration: Calibration | None, 
         measured = calibration is not None and unpacking in calibration.families
         if measured or not accelerator.unpacks_first:
             own = replace(own, dequantised=0.0, routed=0.0)
-            engine = replace(engine, costs=own)
+        elif not any(isinstance(layer.ffn, MixtureOfExperts) and layer.ffn.bias for layer in model.layer_counts):
+            own = replace(own, dequantised=own.unbiased)
+        engine = replace(engine, costs=own)
     if not accelerator.is_cpu:
         return engine
     if not served or (served.accelerator, served.engine) != (accelerator.name, engine.name):
@@ -742,6 +761,7 @@ def _as_run(deployment: Deployment, system: System) -> Deployment:
 
 PAIR = 2
 """Accelerators up to which engines' own all-reduce runs over PCI Express."""
+_ROWS = 64  # of a tile of FlashAttention 2 for a paged cache
 _AS_ONE = 2
 """Calls for such experts: TRT-LLM's kernels for Blackwell, which SGLang 0.5.6 (server_args.py: flashinfer_mxfp4) and
 vLLM take by default for gpt-oss too (trtllm_fp4_block_scale_moe of flashinfer)."""

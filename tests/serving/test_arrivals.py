@@ -10,8 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rooflinekit.load.answer import Load
+from rooflinekit.load.arrays import Clients
 from rooflinekit.load.arrivals import Burst, ClosedLoop, Drawn, Gamma, Requests, generate, parse_process
 from rooflinekit.load.lengths import Fixed, LogNormal, Uniform
+from rooflinekit.load.played import play
+from rooflinekit.load.policies import POLICIES, Limits, rules_of
+from rooflinekit.load.table import constant_table
 from rooflinekit.model.types.errors import InputError, WorkloadError
 
 PLAIN = Requests(Fixed(8), Fixed(4))
@@ -67,6 +72,23 @@ def test_a_burst_comes_at_once_and_again_after_its_period():
 
 def test_a_closed_loop_has_no_clock():
     assert {arrival.time for arrival in generate(ClosedLoop(users=5, prompts=50), PLAIN, 50)} == {0.0}
+
+
+def test_users_with_a_pace_send_no_sooner_than_their_clock_says():
+    """Two users, one place, prompts of 0.5 s: sent at 0, 0.2, 0.6 (a user is free since 0.5) and 1.4 (since 1.0).
+
+    The fifth has its time at 1.45, and waits for the answer of 1.5.
+    """
+    clients = Clients(2, 0, [0.0, 0.2, 0.6, 1.4, 1.45], [8] * 5, [1] * 5, [0] * 5, [0] * 5, [0.0] * 5, [])
+    rules = rules_of(Limits(POLICIES["continuous"], max_num_seqs=1, token_budget=8), blocks=100, block=16)
+    found = play(clients, rules, constant_table(0.5).arrays)
+    assert [float(each) for each in found.sent] == [0.0, 0.2, 0.6, 1.4, 1.5]
+    assert [float(each) for each in found.first] == [0.5, 1.0, 1.5, 2.0, 2.5]
+    paced = gaps(ClosedLoop(users=5, prompts=20_000, pace=4.0), 20_000)
+    assert np.mean(paced) == pytest.approx(0.25, rel=0.03)
+    asked = Load(Fixed(8), Fixed(1), users=2, requests=5, pace=4.0)
+    assert asked.arrivals == "closed loop of 2 users, 5 requests, 4 a second at most"
+    assert not asked.equal  # users that come one by one are no batch
 
 
 def test_another_law_for_one_thing_leaves_the_others_as_they_were():

@@ -63,6 +63,14 @@ def test_nobody_is_gathered_without_a_place_nor_where_nobody_decodes() -> None:
     assert firsts(found) == [0.5, 3.0, 6.5]
 
 
+def test_prompts_without_a_place_do_not_fill_a_step():
+    """Three wait, 25 tokens for 24, but one place is left: the next is held back for four steps, from 0.5 to 2.5."""
+    found = played("chunked", [0.0, 0.1, 0.2, 0.3], osl=[20, 3, 3, 3], places=2, budget=24, batch_wait=4)
+    assert firsts(found)[:2] == [0.5, 3.0]
+    with_places = played("chunked", [0.0, 0.1, 0.2, 0.3], osl=[20, 3, 3, 3], places=8, budget=24, batch_wait=4)
+    assert firsts(with_places)[:2] == [0.5, 1.0]
+
+
 def test_a_look_at_no_step_is_refused() -> None:
     with pytest.raises(WorkloadError, match="receive_interval must be at least 1"):
         Limits(receive_interval=0)

@@ -347,3 +347,27 @@ def test_random_tokens_have_popular_experts(tmp_path):
     (dense,) = groups_of(tmp_path)
     (experts,) = groups_of(tmp_path, {"model": "gpt-oss-120b", "weight_dtype": "mxfp4"})
     assert (dense.resolved.plan.deployment.skew, experts.resolved.plan.deployment.skew) == (0.0, 0.8)
+
+
+def test_cells_of_high_throughput_hold_prompts_until_every_rank_can_take_one(tmp_path):
+    """DeepSeek-V4-Pro on eight B200 has --enable-prefill-delayer, 30 passes at the most; V4-Flash has not."""
+    row = {"source_key": "rep-sglv4-x", "engine": "sglang", "gpu": "b200-sxm", "weight_dtype": "mxfp4"}
+    row |= {"tp": 8, "dp": 8, "ep": 8, "engine_version": "0.5.15"}
+    pro, flash = (
+        groups_of(tmp_path, row | {"model": f"deepseek-v4-{name}"})[0].resolved.plan for name in ("pro", "flash")
+    )
+    assert (pro.deployment.settings.batch_wait, flash.deployment.settings.batch_wait) == (30, 0)
+    assert pro.most_sequences == flash.most_sequences == 32
+
+
+def test_users_that_are_offered_at_a_rate_come_no_sooner(tmp_path):
+    """Eight users, 16 requests, 1/s offered: alone most of the time, so first tokens are those of one user."""
+    row = {"model": "llama-3.1-8b", "source_key": "x", "engine": "vllm", "engine_version": "0.11.0", "isl": 4096,
+           "osl": 8, "metric": "ttft_ms", "requests": 16}  # fmt: skip
+    first = {
+        (users, rate): float(predict_group(group, ends=False).value[0])
+        for users, rate in ((8, ""), (8, 1.0), (1, ""))
+        for group in groups_of(tmp_path, row | {"concurrency": users, "rate": rate})
+    }
+    assert first[8, 1.0] == pytest.approx(first[1, ""], rel=0.3)
+    assert first[8, ""] > 2.0 * first[8, 1.0]

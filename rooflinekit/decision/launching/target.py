@@ -385,7 +385,9 @@ def _planned(given: Keywords) -> tuple[Plan, Speculation | None]:
 def _fixed(given: OwnKeywords, plan: Plan, running: float) -> OwnKeywords:
     """The scenario with the engine's defaults, on which the prediction rests, said aloud."""
     rule, settings, accelerator = plan.engine.memory, plan.deployment.settings, plan.system.accelerator
-    budget = settings.token_budget or (int(rule.default(rule.token_budget, accelerator)) if rule.chunked else None)
+    budget = settings.token_budget or (
+        int(rule.usual_budget(accelerator, plan.deployment.dp)) if rule.chunked else None
+    )
     needed = math.ceil(running / plan.deployment.dp)
     sequences = settings.max_num_seqs or max(int(rule.default(rule.max_num_seqs, accelerator)), needed)
     if budget is not None and sequences > budget:

@@ -65,7 +65,15 @@ class MemoryRule:
     large: float = 0.0  #: memory from which an accelerator counts as large
     exclude: str = ""  #: accelerators whose name starts so never count as large
     token_budget: Pair = (8192.0, 8192.0)  #: default, on small and large accelerators
+    largest: float = 0.0  #: memory from which `largest_budget` is the default; 0: on no accelerator
+    largest_budget: float = 0.0
+    shared_budget: bool = False  #: attention replicas share that default out among them
     max_num_seqs: Pair = (256.0, 256.0)  #: default, likewise
+    compressed_sequences: float = 0.0  #: the same of all attention replicas together, of DeepSeek-V4's attention
+    compressed_kv: str = ""  #: format of its cache unless told; "": as of other models
+    indexed_kv: str = ""  #: the same of latent attention with an indexer, from compute capability 10 on
+    window_share: float = 0.0  #: tokens of the pool that windows of such attention have room for, as a share of all
+    drafted_sequences: float = 0.0  #: and of other models whose tokens are drafted; both are 0 where it is as usual
     profiled: bool = False  #: a dummy step with the full token budget and all sequences sizes the pool
     chunked: bool = True  #: False: that step has a whole prompt of the longest length
     context: Pair = (0.0, 0.0)  #: CUDA context and first buffers of the communicator
@@ -113,6 +121,12 @@ class MemoryRule:
     slack: float = 0.0  #: free memory without which it does not start
     tokens_by_concurrency: bool = False  #: of a hybrid model the log prints concurrency x longest sequence
 
+    def usual_budget(self, accelerator: Accelerator, replicas: int) -> float:
+        """Default of the tokens of a step of each of so many attention replicas."""
+        largest = self.largest and float(accelerator.memory_bytes) >= self.largest
+        budget = self.largest_budget if largest else self.default(self.token_budget, accelerator)
+        return max(budget // replicas, 1.0) if self.shared_budget else budget
+
     def default(self, pair: Pair, accelerator: Accelerator) -> float:
         """The one of a pair of defaults that counts for an accelerator: of small or of large ones."""
         named = bool(self.exclude) and accelerator.name.startswith(self.exclude)
@@ -143,6 +157,7 @@ class StepCosts:
     dequantised: float = quantity(
         "widen", "arithmetic of experts whose weights are dequantised takes 1 + widen times as long", default=0.0
     )
+    unbiased: float = quantity("widen_u", "`widen` of experts without biases, all but those of gpt-oss", default=0.0)
     routed: float = quantity("route", "more time of a layer whose experts are dequantised", "s", default=0.0)
     routed_launches: int = 0  #: more launches of such experts, without a graph
     memory: float = quantity("s_m", "how much slower a memory-bound kernel runs in this deployment", default=1.0)
@@ -168,6 +183,7 @@ class StepCosts:
     graphs: bool = True  #: decode steps replay CUDA graphs; of prompts those of up to `graph_tokens` do
     padded: tuple[float, ...] = ()  #: rising sizes of CUDA graphs; a decode step is padded to the next
     mixes: bool = True  #: prompts are computed in the same steps as decoding sequences; False: in steps of their own
+    tiles_apart: bool = False  #: decoding sequences share no tiles of attention beside prompts, where that is FA2's
     splits: bool = True  #: the last prompt of a step is cut to fill it; False: it waits for a step that holds it whole
     vectors: bool = False  #: few rows are multiplied by a matrix without tensor cores
     beyond_one: bool = False  #: a decode step takes `step` and `sequence` for others than the first sequence
@@ -196,6 +212,7 @@ class StepCosts:
             self,
             graphs=other.graphs,
             mixes=other.mixes,
+            tiles_apart=other.tiles_apart,
             splits=other.splits,
             vectors=other.vectors,
             servers_by_replica=other.servers_by_replica,

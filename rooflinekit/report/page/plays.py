@@ -64,6 +64,7 @@ class Split:
         numbers = {
             "floor": floor, "graph_floor": graph_floor, "sequence_floor": each, "graph_tokens": plan.graph_tokens,
             "graphs": plan.costs.graphs and not plan.deployment.settings.eager, "unsampled": parts.unsampled(),
+            "tile_rows": plan.tile_rows,
             "encoded_floor": parts.encoded_floor(), "replicas": plan.deployment.dp, "ranks": plan.deployment.cp,
             "summed": not parts.by_keys.operations and plan.deployment.cp == 1, "seen": parts.seen,
             "parts": int(parts.times), "width": width, "switching": parts.switching, "once": parts._host(0.0),

@@ -91,7 +91,7 @@ function stepTable(scene, numbers, functions, longest, speed, which) {
       const d = (corner(row + 1, column + 1) - right - up + base) / (dx * dy), b = (right - base) / dx - d * y, c = (up - base) / dy - d * x;
       return [base - b * x - c * y - d * x * y, b, c, d];
     }),
-    floor: numbers.floor, graph_floor: numbers.graph_floor, graph_tokens: numbers.graph_tokens, sequence_floor: numbers.sequence_floor, graphs: numbers.graphs, encoded_floor: numbers.encoded_floor, unsampled: numbers.unsampled, summed: numbers.summed,
+    floor: numbers.floor, graph_floor: numbers.graph_floor, graph_tokens: numbers.graph_tokens, sequence_floor: numbers.sequence_floor, graphs: numbers.graphs, encoded_floor: numbers.encoded_floor, unsampled: numbers.unsampled, tiled: numbers.tile_rows ? numbers.tile_rows * (chunk(1, 2048, 8192) - chunk(1, 2048, 4096)) / (4096 * 2048) : 0, summed: numbers.summed,
     encoded: encodedOf ? by(encodedOf) : none, alone: aloneOf ? by(aloneOf) : none, alone_floor: aloneOf ? filled(many, (count) => (count ? leastOf(count) : 0)) : none,
     exchanged_dense, exchanged_counts, exchanged_times, halved: false, undivided: 0, undivided_alone: 0, drafting: none,
     saved_counts: NOTHING, saved_grid: NOTHING, saved_cells: NOTHING, saved_times: none, decode_stage: 1, prompt_stage: 1, decode_factor: 1, prompt_factor: 1,
