@@ -24,7 +24,7 @@ from rooflinekit.specs.files import table_of
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-SMOOTHNESS, RIDGE = 0.1, 0.1
+SMOOTHNESS, RIDGE = 0.03, 0.1
 """Weight of a unit step between neighbouring nodes, and of a unit correction, against one measured row."""
 
 LIMIT = 1.5

@@ -406,17 +406,20 @@ def collective_launch(floor: Numeric, hop: Numeric, gpus: int, phases: Numeric) 
     return floor + hop * (gpus - 1) * phases
 
 
-@formula("network", "transfer, and the change of protocols", "s")
-def collective_network(wire: Numeric, share: Numeric, ramp: Numeric, sent: Numeric) -> Numeric:
-    """wire/en + ramp·√(sent/1 MB) [s]: latency, bandwidth, and protocols between.
+@formula("network", "transfer with the own piece, and the change of protocols", "s")
+def collective_network(wire: Numeric, share: Numeric, own: Numeric, gpus: int, ramp: Numeric, sent: Numeric) -> Numeric:
+    """wire·(1 + po/(g − 1))/en + ramp·√(sent/1 MB) [s]: latency, bandwidth, and protocols between.
 
     Hockney's model (latency + bytes/bandwidth, Parallel Computing 20, 1994) with a square root for the region in which
-    the library trades protocols and channels.
+    the library trades protocols and channels. An accelerator handles g pieces, of which g − 1 cross its links: its own
+    piece is copied or summed as well (NCCL, src/device/all_gather.h, `runRing`).
 
-    >>> collective_network(1e6 / 450e9, 0.8, 4e-6, 1e6) * 1e6
+    >>> collective_network(1e6 / 450e9, 0.8, 0.0, 8, 4e-6, 1e6) * 1e6
     6.78
+    >>> collective_network(1e6 / 450e9, 0.8, 0.7, 8, 4e-6, 1e6) * 1e6
+    7.06
     """
-    return wire / share + ramp * sqrt(sent / _MEGABYTE)
+    return wire * ((1.0 + own / (gpus - 1)) / share) + ramp * sqrt(sent / _MEGABYTE)
 
 
 @formula("launch", "floor of one launch, its experts, and its ranks", "s")
@@ -774,13 +777,17 @@ class CollectiveTime:
     launch: float = parameter("t0", "floor of one launch", "us", 0.0, 100.0, 4.0)
     hop: float = parameter("hop", "latency that each further accelerator adds", "us", 0.0, 30.0, 0.5)
     network: float = parameter("en", "realised share of the link bandwidth", "share", 0.02, EFFICIENCY, 0.8)
+    own: float = parameter(
+        "po", "cost of the own piece, over that of one that crosses the links", "share", 0.0, 3.0, 0.3
+    )
     ramp: float = parameter("ramp", "protocol change, at 1 MB", "us", 0.0, 100.0, 4.0)
 
     def time(self, kernel: Kernel, system: System, warm: bool = False) -> Duration:
         """Time of one launch [s]."""
         if kernel.gpus == 1:
             return Duration(0.0, 0.0, 0.0, 0.0, 0.0)
-        network = collective_network(system.transfer_time(kernel), self.network, self.ramp, kernel.network_bytes)
+        sent, wire = kernel.network_bytes, system.transfer_time(kernel)
+        network = collective_network(wire, self.network, self.own, kernel.gpus, self.ramp, sent)
         launch = collective_launch(self.launch, self.hop, kernel.gpus, kernel.shaped(CollectiveShape).phases)
         return Duration(launch, 0.0, 0.0, network, launch + network)
 
