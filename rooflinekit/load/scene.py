@@ -363,8 +363,11 @@ def limits_of(predictor: Predictor, chosen: Scheduler, longest: float) -> Limits
         caching = caches_prefixes(plan.deployment.engine, plan.deployment.engine_version)
     budget = settings.token_budget or int(plan.token_budget)
     sequences = chosen.max_num_seqs or settings.max_num_seqs or int(predictor.memory.rows)
+    policy = POLICIES[settings.policy or usual_policy(plan, longest > budget)]
+    if policy.chunks and policy.mixes and not (chosen.max_num_seqs or settings.max_num_seqs):
+        sequences = min(sequences, budget)
     return Limits(
-        policy=POLICIES[settings.policy or usual_policy(plan, longest > budget)],
+        policy=policy,
         token_budget=budget,
         max_num_seqs=int(max(min(sequences, predictor.memory.state_blocks[1]), 1.0)) * dp,
         max_model_len=settings.max_model_len or plan.model.max_context,

@@ -51,14 +51,12 @@ class CacheLaw:
     """Bytes that one sequence takes as a function of its context.
 
     slopes: (cap in tokens or infinity, bytes a token) for layers that stop growing at that cap, caps ascending;
-    state_bytes: what it takes whatever the context; block: tokens are allocated in multiples of this (paging). least:
-    (cap in tokens, bytes a token) of another pool, in bytes of this one: the sequence takes no less.
+    state_bytes: what it takes whatever the context; block: tokens are allocated in multiples of this (paging).
     """
 
     slopes: tuple[tuple[float, float], ...]
     state_bytes: float
     block: int = 1
-    least: tuple[float, float] | None = None
 
     @property
     def bytes_per_token(self) -> float:
@@ -70,17 +68,12 @@ class CacheLaw:
 
         >>> CacheLaw(((4096.0, 10.0), (math.inf, 1.0)), 5.0).bytes(5000.0)
         45965.0
-        >>> both = CacheLaw(((math.inf, 1.0),), 0.0, least=(4096.0, 10.0))
-        >>> both.bytes(1000.0), both.bytes(5000.0), both.bytes(50000.0)
-        (10000.0, 40960.0, 50000.0)
         """
         block = fact(self.block, "block", "tokens of one block of the cache", source="the engine's block size")
         allocated = context if self.block == 1 else ceil_div(context, block) * block
         total: Numeric = self.state_bytes
         for cap, slope in self.slopes:
             total = total + slope * (allocated if cap == math.inf else minimum(allocated, cap))
-        if self.least is not None:
-            total = maximum(total, self.least[1] * minimum(allocated, self.least[0]))
         return total
 
     def plus(self, other: CacheLaw) -> CacheLaw:
@@ -99,8 +92,6 @@ class CacheLaw:
 
         >>> CacheLaw(((4096.0, 10.0), (math.inf, 1.0)), 5.0).longest(45965.0)
         5000.0
-        >>> [CacheLaw(((math.inf, 1.0),), 0.0, least=(4096.0, 10.0)).longest(room) for room in (1e4, 5e4)]
-        [1000.0, 50000.0]
         """
         left: Numeric = budget - self.state_bytes
         context: Numeric = 0.0
@@ -109,9 +100,6 @@ class CacheLaw:
             slope = sum(later for _, later in self.slopes[index:])
             step = minimum(maximum(left, 0.0) / slope, cap if cap == math.inf else cap - reached)
             context, left, reached = context + step, left - step * slope, cap
-        if self.least is not None:
-            cap, slope = self.least
-            context = where(budget < slope * cap, minimum(context, budget / slope), context)
         whole = context // float(self.block) * self.block
         whole = where(self.bytes(whole + self.block) <= budget, whole + self.block, whole)  # lost to rounding
         whole = where(self.bytes(whole) > budget, maximum(whole - self.block, 0.0), whole)  # won by rounding
@@ -221,7 +209,6 @@ def model_cache_law(model: Model, kv: Dtype | None = None, tp: int = 1, block: i
     return cache_law(model.layers, kv or model.kv_dtype or model.dtype, tp, block)
 
 
-_FP32, _RING = 4, 8
 _NEARLY = 1.5  # kinds with up to this many times the layers of the rarest are padded to the commonest one
 
 
@@ -300,13 +287,16 @@ def cache_layout(plan: Plan, layers: Iterable[Layer], head: Iterable[Layer] = ()
     return Layout(law, block, whole * block, 1)
 
 
+_FP32, _RING = 4, 8  # bytes; groups of which the keys and weights are kept
+
+
 def _with_windows(law: CacheLaw, kept: Iterable[Layer], plan: Plan) -> CacheLaw:
     """The cache of DeepSeek-V4 in SGLang, which divides the pool once and for all.
 
     Windows have room for a share of the tokens (--swa-full-tokens-ratio), and so has what compression reads of them:
-    fp32 keys and weights of two groups, 8 of 128 tokens (pool_configurator.py, DSV4PoolConfigurator). A prompt's last
-    chunk is one node of the prefix tree, all of which stays in the windows' pool as long as its request runs
-    (swa_radix_cache.py, inc_lock_ref; SGLANG_OPT_SWA_SPLIT_LEAF_ON_INSERT is off).
+    fp32 keys and weights of two groups, a ring of 8 for each 128 tokens (pool_configurator.py, DSV4PoolConfigurator).
+    Requests that fill that part before the other are not known: the prefix tree keeps a prompt's last chunk in it as
+    long as its request runs (swa_radix_cache.py, inc_lock_ref), so that fewer may run.
     """
     windows = 0.0
     for layer in kept:
@@ -316,7 +306,7 @@ def _with_windows(law: CacheLaw, kept: Iterable[Layer], plan: Plan) -> CacheLaw:
                 windows += 2 * mixer.overlap * (mixer.head_dim + mixer.indexer.head_dim) * _FP32 * _RING / mixer.window
     share = plan.engine.memory.window_share
     token = law.bytes_per_token + share * windows
-    return replace(law, slopes=((math.inf, token),), state_bytes=0.0, least=(plan.token_budget, token / share))
+    return replace(law, slopes=((math.inf, token),), state_bytes=0.0)
 
 
 def _drafting(layer: Layer, drafted: int) -> Layer:
