@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 import pytest
 
@@ -298,24 +300,31 @@ def test_windows_of_deepseek_v4_have_a_tenth_of_sglangs_pool():
     """A token: 43 windows of 512 bytes; 21 of them compressed by 4, with 2·2·(512 + 128) fp32 of 8 in 128 tokens.
 
     Its share of that is a tenth. Without windows it is a quarter of 512 and of an index key (132) in 21 layers, and a
-    128th of 512 in 20. A prompt of 4,096 tokens holds as many of the windows' tokens, one of 100,000 its last 8,192.
+    128th of 512 in 20. A prompt of 10,000 tokens keeps the 1,808 of its last chunk there, and one of 1,024 all of them.
     """
     given = {"engine": "sglang", "tp": 4}
     memory = deploy("deepseek-v4-flash", "h200-sxm", given).predictor.memory
-    law = memory.stages[0].layout.law
     windows = 43 * 512 + 21 * 2 * 2 * (512 + 128) * 4 * 8 / 128
     token = 21 * (512 + 132) / 4 + 20 * 512 / 128 + 0.1 * windows
-    assert law.bytes(4096.0) == pytest.approx(4096 * token / 0.1, rel=1e-3)
-    assert law.bytes(60_000.0) == pytest.approx(8192 * token / 0.1, rel=1e-3)
-    assert law.bytes(100_000.0) == pytest.approx(100_000 * token, rel=1e-2)
-    assert law.longest(law.bytes(4096.0)) == pytest.approx(4096, abs=1)
-    plan = deploy("deepseek-v4-flash", "h200-sxm", given).plan
-    assert plan.precision.kv is Dtype.FP8
+    assert memory.stages[0].layout.law.bytes(100_000.0) == pytest.approx(100_000 * token, rel=1e-2)
+    room, _ = memory.window_tokens
+    assert room == pytest.approx(0.1 * float(memory.evaluate(1.0, 1000.0, 1000.0).kv_pool_bytes) / token, rel=1e-3)
+    for prompt, kept in ((1024.0, 1024), (8192.0, 8192), (10_000.0, 1808)):
+        assert memory.window_places(prompt) == room // (kept + 256)
+    whole = deploy("deepseek-v4-flash", "h200-sxm", given | {"prefix_caching": "off"}).predictor.memory
+    assert whole.window_places(8192.0) == whole.window_tokens[0] // (128 + 256)
     assert deploy("deepseek-v4-flash", "h200-sxm", given | {"kv": "bf16"}).plan.precision.kv is Dtype.BF16
-    assert (
-        deploy("deepseek-v4-flash", "h200-sxm", {"engine": "vllm", "tp": 4}).predictor.memory.stages[0].layout.law.least
-        is None
-    )
+    other = deploy("deepseek-v4-flash", "h200-sxm", {"engine": "vllm", "tp": 4})
+    assert other.predictor.memory.window_places(8192.0) == math.inf
+
+
+def test_windows_limit_the_requests_of_a_played_load():
+    """Of 16,000 tokens 7,808 stay; the pool of all others has room for far more."""
+    given = {"engine": "sglang", "tp": 4, "isl": 16_000, "osl": 500, "concurrency": 400}
+    scene = rk.estimate("deepseek-v4-flash", "h200-sxm", **given)
+    memory = deploy("deepseek-v4-flash", "h200-sxm", {"engine": "sglang", "tp": 4}).predictor.memory
+    assert scene.load is not None
+    assert scene.load.running <= memory.window_places(16_000.0) < 256
 
 
 def test_a_draft_keeps_the_overlap_scheduler():

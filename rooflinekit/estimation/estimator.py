@@ -48,7 +48,7 @@ from rooflinekit.model.types.errors import DoesNotFitError, InputError, UnknownN
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import Accelerator, Provenance, System, capped, clocked
 from rooflinekit.model.types.kv_policy import FULL, parse_kv_policy
-from rooflinekit.model.types.model import CompressedAttention, LatentAttention, Model
+from rooflinekit.model.types.model import LatentAttention, Model
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.speculation import METHODS, Speculation
 from rooflinekit.model.types.time import Time
@@ -215,11 +215,9 @@ def resolve(
     engine = load_engine(deployment.engine, deployment.engine_version, loaded_gpu.value.name)
     if choice is not None and engine.serial_states:  # with a draft prompts are not cached, and steps overlap
         engine = replace(engine, serial_states=False)
-    compressed = any(isinstance(layer.mixer, CompressedAttention) for layer in loaded_model.value.layers)
-    if most := _usual_sequences(engine, compressed, choice):
+    if most := _usual_sequences(engine, loaded_model.value, choice):
         engine = _running(engine, max(most // deployment.dp, 1.0))
-    usual = engine.memory.compressed_kv if compressed else _usual_indexed(engine, loaded_model.value, loaded_gpu.value)
-    if deployment.kv is None and usual:
+    if deployment.kv is None and (usual := usual_kv(engine, loaded_model.value, loaded_gpu.value)):
         deployment = replace(deployment, kv=parse_dtype(usual))
     system = None if deployment.system is None else load_system(deployment.system, loaded_gpu.value)
     predictor, notes = _lay_out(
@@ -230,21 +228,23 @@ def resolve(
     return resolved if choice is None else _with_draft(resolved, choice)
 
 
-def _usual_sequences(engine: Engine, compressed: bool, choice: Speculation | None) -> float:
+def _usual_sequences(engine: Engine, model: Model, choice: Speculation | None) -> float:
     """Sequences that an engine runs by default, of all replicas, for a model or with a draft; 0: its usual ones."""
     rule = engine.memory
     drafted = 0.0 if choice is None else rule.drafted_sequences
-    return (rule.compressed_sequences if compressed else 0.0) or drafted
-
-
-def _usual_indexed(engine: Engine, model: Model, gpu: Accelerator) -> str:
-    """Format of the latents that an indexer chooses from, unless told; empty for the usual one."""
-    major, dot, _ = gpu.compute_capability.partition(".")
-    indexed = any(isinstance(layer.mixer, LatentAttention) and layer.mixer.indexer for layer in model.layers)
-    return engine.memory.indexed_kv if indexed and dot and int(major) >= _BLACKWELL else ""
+    return (rule.compressed_sequences if model.compressed else 0.0) or drafted
 
 
 _BLACKWELL = 10  # compute capability
+
+
+def usual_kv(engine: Engine, model: Model, gpu: Accelerator) -> str:
+    """Format in which an engine keeps the cache of this model unless told; empty where it is as the activations are."""
+    if model.compressed:
+        return engine.memory.compressed_kv
+    major, dot, _ = gpu.compute_capability.partition(".")
+    indexed = any(isinstance(layer.mixer, LatentAttention) and layer.mixer.indexer for layer in model.layer_counts)
+    return engine.memory.indexed_kv if indexed and dot and int(major) >= _BLACKWELL else ""
 
 
 @once

@@ -105,7 +105,7 @@ class FormatsOptions(TypedDict, total=False):
     attention_weights: Annotated[str | None, OptionRow("Format of attention's matrices alone.", usual="as --weights", complete=FORMATS)]
     lm_head: Annotated[str | None, OptionRow("Format of the LM head.", usual="as published", complete=FORMATS)]
     activations: Annotated[str | None, OptionRow("Format of matrix inputs.", usual="as published", complete=FORMATS)]
-    kv: Annotated[str | None, OptionRow("Format of the cache.", usual="as activations", complete=FORMATS)]
+    kv: Annotated[str | None, OptionRow("Format of the cache.", usual="the engine's", complete=FORMATS)]
 
 class EngineOptions(TypedDict, total=False):
     """The engine and what it is told."""
@@ -432,7 +432,7 @@ class ServedOptions(Steps, total=False):
     rate: Annotated[float | None, OptionRow("Requests a second that the client offered.", unit="1/s", above=True)]
     weights: Annotated[str | None, OptionRow("Weight format.", usual="as published", complete=FORMATS, group="Formats")]
     activations: Annotated[str | None, OptionRow("Activation format.", usual="as published", complete=FORMATS, group="Formats")]
-    kv: Annotated[str | None, OptionRow("KV cache format.", usual="as activations", complete=FORMATS, group="Formats")]
+    kv: Annotated[str | None, OptionRow("KV cache format.", usual="the engine's", complete=FORMATS, group="Formats")]
     engine: Annotated[str | None, OptionRow("Engine.", usual="the file's, else vllm", complete=ENGINES, group="Engine")]
     max_num_seqs: Annotated[int | None, OptionRow("Sequences that the engine runs at once.", usual="the file's, else the engine's", group="Engine")]
     token_budget: Annotated[int | None, OptionRow("Tokens of one prefill step at most.", unit="tokens", usual="the file's, else the engine's", most=10_000_000, group="Engine")]

@@ -125,7 +125,7 @@ def parse_process(text: str, prompts: int | None = None) -> Process:
     >>> parse_process("gamma:rate=4,cv=2")
     Gamma(rate=4.0, cv=2.0)
     >>> parse_process("closed:users=32,prompts=320,warmup=64")
-    ClosedLoop(users=32, prompts=320, warmup=64)
+    ClosedLoop(users=32, prompts=320, warmup=64, pace=0.0)
 
     Raises WorkloadError for a process that nobody knows, and for a rate, count or cv that makes no sense.
     """

@@ -354,22 +354,22 @@ def _draft_seconds(predictor: SpeculativePredictor, isl: float, context: float, 
     return seconds
 
 
-def limits_of(predictor: Predictor, chosen: Scheduler, longest: float) -> Limits:
-    """Limits of a replica's scheduler where requests are up to `longest` tokens long."""
-    plan = predictor.plan
+def limits_of(predictor: Predictor, chosen: Scheduler, longest: float, isl: float) -> Limits:
+    """Limits of a replica's scheduler where requests are up to `longest` tokens long, and prompts `isl` in the mean."""
+    plan, memory = predictor.plan, predictor.memory
     settings, dp = plan.deployment.settings, plan.deployment.dp
     caching = settings.prefix_caching == "on"
     if settings.prefix_caching is None:
         caching = caches_prefixes(plan.deployment.engine, plan.deployment.engine_version)
     budget = settings.token_budget or int(plan.token_budget)
-    sequences = chosen.max_num_seqs or settings.max_num_seqs or int(predictor.memory.rows)
+    sequences = chosen.max_num_seqs or settings.max_num_seqs or int(memory.rows)
     policy = POLICIES[settings.policy or usual_policy(plan, longest > budget)]
     if policy.chunks and policy.mixes and not (chosen.max_num_seqs or settings.max_num_seqs):
         sequences = min(sequences, budget)
     return Limits(
         policy=policy,
         token_budget=budget,
-        max_num_seqs=int(max(min(sequences, predictor.memory.state_blocks[1]), 1.0)) * dp,
+        max_num_seqs=int(max(min(sequences, memory.state_blocks[1], memory.window_places(isl)), 1.0)) * dp,
         max_model_len=settings.max_model_len or plan.model.max_context,
         queue_limit=chosen.queue_limit,
         by_class=chosen.by_class,
@@ -454,7 +454,7 @@ def scene_of(predictor: Predictor, chosen: Scheduler, typical: float, longest: i
         DoesNotFitError: the cache holds not one request.
     """
     predictor = served(predictor)
-    limits = limits_of(predictor, chosen, longest)
+    limits = limits_of(predictor, chosen, longest, isl)
     tokens = chosen.kv_tokens or kv_capacity_tokens(predictor, typical, limits.max_num_seqs)
     drafting = drafting_of(predictor, chosen, limits.max_num_seqs, isl, typical - isl)
     settings = predictor.plan.deployment.settings

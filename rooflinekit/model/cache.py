@@ -218,7 +218,8 @@ class Layout:
 
     law: bytes of one sequence, padding included; block_bytes: one block of the pool; groups: how many of them hold the
     same `block` tokens, one for each group of layers. states: blocks that admission reckons for each one that a running
-    sequence keeps recurrent states in; 0 without any.
+    sequence keeps recurrent states in; 0 without any. windows: share of the pool's tokens that windows have room for,
+    and tokens of a prompt's last chunk that stay there at most; none where windows share the pool with all else.
     """
 
     law: CacheLaw
@@ -226,6 +227,7 @@ class Layout:
     block_bytes: float
     groups: int
     states: float = 0.0
+    windows: tuple[float, float] | None = None
 
     def blocks(self, pool: Numeric) -> Numeric:
         """Whole blocks in a pool of so many bytes."""
@@ -271,8 +273,7 @@ def cache_layout(plan: Plan, layers: Iterable[Layer], head: Iterable[Layer] = ()
     kept_as = deployment.tp, precision.index, deployment.kv_policy, precision.kv
     alike = Counter(layer_cache(layer.mixer, *kept_as) for layer in kept)
     if rule.window_share and any(isinstance(layer.mixer, CompressedAttention) for layer in kept):
-        law = _with_windows(law, kept, plan)
-        return Layout(law, block, law.bytes_per_token * block, 1)
+        return _with_windows(law, block, kept, plan)
     if rule.budget != "none":
         crossing = any(isinstance(layer.mixer, CrossAttention) for layer in kept)  # blocks of their own, as small
         unlike = len({kind.cap for kind in alike}) > 1 or any(kind.state_bytes for kind in alike)
@@ -290,23 +291,25 @@ def cache_layout(plan: Plan, layers: Iterable[Layer], head: Iterable[Layer] = ()
 _FP32, _RING = 4, 8  # bytes; groups of which the keys and weights are kept
 
 
-def _with_windows(law: CacheLaw, kept: Iterable[Layer], plan: Plan) -> CacheLaw:
+def _with_windows(law: CacheLaw, block: int, kept: Iterable[Layer], plan: Plan) -> Layout:
     """The cache of DeepSeek-V4 in SGLang, which divides the pool once and for all.
 
     Windows have room for a share of the tokens (--swa-full-tokens-ratio), and so has what compression reads of them:
-    fp32 keys and weights of two groups, a ring of 8 for each 128 tokens (pool_configurator.py, DSV4PoolConfigurator).
-    Requests that fill that part before the other are not known: the prefix tree keeps a prompt's last chunk in it as
-    long as its request runs (swa_radix_cache.py, inc_lock_ref), so that fewer may run.
+    fp32 keys and weights of two groups, a ring of 8 for each window (pool_configurator.py, DSV4PoolConfigurator). A
+    prompt's last chunk is one node of the prefix tree, all of which stays there as long as its request runs
+    (swa_radix_cache.py, inc_lock_ref; SGLANG_OPT_SWA_SPLIT_LEAF_ON_INSERT is off); a window without prefix caching.
     """
-    windows = 0.0
+    windows, window = 0.0, 0.0
     for layer in kept:
         if isinstance(mixer := layer.mixer, CompressedAttention):
-            windows += mixer.head_dim * plan.precision.kv.bytes
+            windows, window = windows + mixer.head_dim * plan.precision.kv.bytes, float(mixer.window)
             if mixer.indexer is not None:
                 windows += 2 * mixer.overlap * (mixer.head_dim + mixer.indexer.head_dim) * _FP32 * _RING / mixer.window
     share = plan.engine.memory.window_share
     token = law.bytes_per_token + share * windows
-    return replace(law, slopes=((math.inf, token),), state_bytes=0.0)
+    stays = window if plan.deployment.settings.prefix_caching == "off" else math.inf
+    law = replace(law, slopes=((math.inf, token),), state_bytes=0.0)
+    return Layout(law, block, token * block, 1, windows=(share, stays))
 
 
 def _drafting(layer: Layer, drafted: int) -> Layer:

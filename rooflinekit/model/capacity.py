@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 _UNCHUNKED = 32_768  # tokens; vLLM V0 profiles in chunks where longer sequences are admitted (arg_utils, 0.4 to 0.8)
 _ENDLESS = 1e15  # sequences; more are not counted
 _ROUNDING = 1e-12  # of a sum that is the capacity by definition
+WINDOW_PAGE = 256.0
+"""Tokens of a page of SGLang's cache of DeepSeek-V4 (deepseek_v4_hook.py)."""
+
 _LEAST_PROMPT = 2048  # tokens of the profiled prompt at the least (the same)
 _SPLITTING = "9.0"  # compute capability for which vLLM takes FlashAttention 3
 
@@ -145,6 +148,32 @@ class MemoryModel:
         ]
         held = [(blocks, blocks * layout.block_bytes // layout.law.bytes(1.0)) for blocks, layout in found]
         return min(((blocks, float(whole)) for blocks, whole in held), default=(math.inf, math.inf))
+
+    @property
+    def window_tokens(self) -> tuple[float, float]:
+        """Tokens that windows have room for in a part of the pool of their own, and those of a prompt that stay there.
+
+        Infinite where windows share the pool with all else.
+        """
+        activations = self._activations(1.0, 1.0)
+        found = [
+            (layout.windows[0] * float(layout.tokens(self.pool(stage, activations))), layout.windows[1])
+            for stage in self.stages
+            if (layout := stage.layout).windows
+        ]
+        return min(found, default=(math.inf, math.inf))
+
+    def window_places(self, prompt: Numeric) -> Numeric:
+        """Requests of one replica that windows have room for, with prompts of so many tokens; infinite as above.
+
+        Of each a prompt's last chunk stays, and a page of what it decodes.
+        """
+        room, stays = self.window_tokens
+        if room == math.inf:
+            return math.inf
+        chunk = prompt - self.tokens * (ceil_div(prompt, self.tokens) - 1.0)
+        places = room // (minimum(chunk, stays) + WINDOW_PAGE)
+        return named(places, "windows", "requests of a replica that windows have room for")
 
     @property
     def charge(self) -> float:

@@ -472,7 +472,7 @@ class Plan:
         """
         mixers = [layer.mixer for layer in self.model.layer_counts if isinstance(layer.mixer, Attention)]
         latent = any(isinstance(layer.mixer, LatentAttention) for layer in self.model.layer_counts)
-        second = self.system.accelerator.compute_capability.startswith("8.") and self.precision.kv.is_wide
+        second = self.system.accelerator.compute_capability.startswith(("8.", "12.")) and self.precision.kv.is_wide
         asked = self.costs.tiles_apart and second and not latent
         return _ROWS if asked and not any(mixer.sinks for mixer in mixers) else 0
 

@@ -276,11 +276,11 @@ def _said(  # noqa: PLR0913, PLR0917 - the scheduler and the cache of a run
 def fleet_of(predictor: Predictor, first: Predictor, load: SentLoad, setup: Scheduler, ledger: Ledger) -> ReplicaFleet:
     """Lay out the replicas; those of one deployment share one step table. `first` is that of the prefill replicas."""
     predictor, first = served(predictor), served(first)
-    limits = limits_of(predictor, setup, load.longest)
+    limits = limits_of(predictor, setup, load.longest, load.isl.mean)
     draft = drafting_of(predictor, setup, limits.max_num_seqs, load.isl.mean, load.osl.mean)
     clock = drafted_steps(steps_of(predictor, limits, load.longest, draft.verified + 1), draft)
     alike = first.plan is predictor.plan and not draft.tokens
-    prompts = clock if alike else steps_of(first, limits_of(first, setup, load.longest), load.longest)
+    prompts = clock if alike else steps_of(first, limits_of(first, setup, load.longest, load.isl.mean), load.longest)
 
     front = front_end_of(predictor, setup.replicas)
     if front.encoders and setup.prefill_replicas:
@@ -288,7 +288,7 @@ def fleet_of(predictor: Predictor, first: Predictor, load: SentLoad, setup: Sche
     shared: dict[str, Store] = {}
 
     def replica(number: int, own: Predictor, clock: Clock) -> ObjectReplica:
-        limits = limits_of(own, setup, load.longest)
+        limits = limits_of(own, setup, load.longest, load.isl.mean)
         tokens = setup.kv_tokens or kv_capacity_tokens(own, load.typical, limits.max_num_seqs)
         pool = _pool(own, setup, tokens, shared)
         decoding = Speculative(pool, draft, setup.seed) if draft.tokens else Lockstep(pool)

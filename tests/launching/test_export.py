@@ -371,3 +371,21 @@ class TestLlamaServer:
         given = {"engine": "llama.cpp", "weights": "q4_k_m"} | asked
         with pytest.raises(rk.InputError, match=said):
             rk.launch("llama-3-8b", "rtx-4090", **given)
+
+
+@pytest.mark.parametrize(("draft", "sequences", "method"), [({}, "2048", None), ({"draft": "mtp"}, "48", "NEXTN")])
+def test_a_draft_has_the_places_that_were_predicted(draft: dict[str, Any], sequences: str, method: str | None) -> None:
+    told = {"tp": 8, "engine": "sglang", "concurrency": 100, "requests": 200} | draft
+    (server,) = rk.launch("deepseek-v3.2", "b200-sxm", **told).servers
+    found = options(server)
+    assert found["--max-running-requests"] == sequences
+    assert found.get("--speculative-algorithm") == method
+
+
+def test_a_cache_that_is_not_the_servers_own_is_said() -> None:
+    """SGLang keeps DeepSeek-V4 in FP8 unless told, and takes no algorithm but EAGLE for its draft."""
+    told = {"tp": 4, "engine": "sglang", "batch": 8, "draft": "mtp"}
+    for kv, word in (({}, "fp8_e4m3"), ({"kv": "bf16"}, "bfloat16")):
+        (server,) = rk.launch("deepseek-v4-flash", "h200-sxm", **told, **kv).servers
+        found = options(server)
+        assert (found["--kv-cache-dtype"], found["--speculative-algorithm"]) == (word, "EAGLE")

@@ -15,6 +15,7 @@ from typing import Any, TypeGuard
 import yaml
 
 from rooflinekit.decision.launching.target import LaunchSetting, Target, Wish, aim, grant
+from rooflinekit.estimation.estimator import usual_kv
 from rooflinekit.estimation.options import Keywords, OwnKeywords, Value
 from rooflinekit.model.types.answer import Answer, Json, plain
 from rooflinekit.model.types.batch import whole_number
@@ -42,7 +43,8 @@ def _common(target: Target) -> list[Wish]:
     stream, kv = target.plan.precision.stream, target.plan.precision.kv
     dtype, online = weights.dtype and weights.dtype.value, weights.online and weights.online.value
     quantised = f"the server quantises the weights to {online} as it loads them"
-    other_kv = kv is not (target.plan.model.kv_dtype or stream) or not kv.is_wide
+    usual = usual_kv(target.plan.engine, target.plan.model, target.plan.system.accelerator)
+    other_kv = kv is not (target.plan.model.kv_dtype or stream) or not kv.is_wide or bool(usual)
     exchanged = f"experts are exchanged by {deployment.all_to_all}"
     length = f"longest sequence; requests are {inputs['isl']} + {inputs['osl']} tokens"
     settings = deployment.settings
@@ -217,7 +219,10 @@ def _sglang(target: Target) -> Iterator[Wish]:
     if (choice := target.draft) is not None:
         count, one_by_one = choice.draft_tokens, choice.method != "ngram"
         verified = "tokens verified: those drafted, and the certain one" if one_by_one else target.drafted
-        yield Wish("speculative", choice.method, target.drafted, word=True)
+        method = (
+            "eagle" if choice.method == "mtp" and target.plan.model.compressed else choice.method
+        )  # as V4's hook asks
+        yield Wish("speculative", method, target.drafted, word=True)
         if target.draft_model is not None:
             yield Wish("draft_model", target.draft_model.argument, "draft model")
         yield Wish("draft_steps", count, target.drafted, when=one_by_one)

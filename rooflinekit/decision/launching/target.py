@@ -379,7 +379,7 @@ def _planned(given: Keywords) -> tuple[Plan, Speculation | None]:
     """The layout, for which no times are needed, and the draft."""
     draft = Speculation.read(part_of(given, SPECULATION_KEYS))
     deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
-    return resolve(given["model"], given["gpu"], deployment, "none").plan, draft
+    return resolve(given["model"], given["gpu"], deployment, "none", draft).plan, draft
 
 
 def _fixed(given: OwnKeywords, plan: Plan, running: float) -> OwnKeywords:
@@ -390,7 +390,7 @@ def _fixed(given: OwnKeywords, plan: Plan, running: float) -> OwnKeywords:
     )
     needed = math.ceil(running / plan.deployment.dp)
     sequences = settings.max_num_seqs or max(int(rule.default(rule.max_num_seqs, accelerator)), needed)
-    if budget is not None and sequences > budget:
+    if budget is not None and sequences > budget and rule.profiled:
         if settings.max_num_seqs or needed > budget:
             raise WorkloadError(
                 f"{sequences} sequences at once need a token budget of at least as many; token_budget is {budget}"

@@ -97,7 +97,8 @@ def slots(predictor: Predictor, isl: Numeric, osl: Numeric, osl_cv: Numeric = 0.
     room = memory.max_batch(isl + osl * (1.0 + osl_cv**2) / shares, isl)
     room = maximum(named(room, "room", "sequences that the cache admits at once"), 1.0)
     fits = memory.max_batch(isl + osl, isl) >= 1.0
-    found = where(fits, minimum(room, memory.rows * memory.replicas), 0.0)
+    allowed = minimum(memory.rows, memory.window_places(isl)) * memory.replicas
+    found = where(fits, minimum(room, allowed), 0.0)
     return named(found, "slots", "sequences that the cache and the engine's limit allow at once")
 
 

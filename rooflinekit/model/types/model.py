@@ -469,6 +469,11 @@ class Model:
         return replace(self, layers=tuple(seen.get(layer, layer) for layer in self.layers))
 
     @cached_property
+    def compressed(self) -> bool:
+        """Whether a layer attends to compressed groups of keys beside a window, as in DeepSeek-V4."""
+        return any(isinstance(layer.mixer, CompressedAttention) for layer in self.layer_counts)
+
+    @cached_property
     def layer_counts(self) -> Counter[Layer]:
         """Distinct layers with their counts, in order of first appearance."""
         return Counter(self.layers)
