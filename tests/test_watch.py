@@ -573,7 +573,7 @@ def test_a_planted_slow_down_is_found_within_five_minutes_with_its_cause(
     assert began < drift.found <= began + 300.0
     assert 0.02 < drift.change < 0.35
     assert drift.cause.startswith((cause, "steps take longer"))  # a few per cent of these loads may fit two causes
-    assert drift.change < 0.1 or drift.cause.startswith(cause)
+    assert drift.change < 0.12 or drift.cause.startswith(cause)
 
 
 def test_a_slow_down_that_ends_is_no_drift_any_more() -> None:
