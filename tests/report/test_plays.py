@@ -196,6 +196,14 @@ def test_images_are_part_of_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
     compare(4, 1, (seeing,))
 
 
+def test_windows_limit_the_places_of_a_page_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SGLang's of DeepSeek-V4, by the prompt's last chunk."""
+    monkeypatch.setattr(f"{__name__}.MODELS", ("deepseek-v4-flash",))
+    monkeypatch.setattr(f"{__name__}.GPUS", ("h200-sxm",))
+    monkeypatch.setattr(f"{__name__}.LOADS", ({"concurrency": (300, 400)}, {"rate": (20.0,)}))
+    compare(4, 1, ({"engine": ("sglang",), "tp": (4,), "dp": (1, 2), "prefix_caching": (None, "off")},))
+
+
 def test_the_loop_of_a_page_asks_for_the_entries_of_tables() -> None:
     """Place by place, also where the loop gives a row a name; a name whose meaning changes is refused."""
     source = loop_source()
