@@ -232,7 +232,7 @@ class TestFormulas:
         ("decode.qkv_proj", "F", "2*m*n*k"),
         ("decode.qkv_proj", "n", "q + k + v"),
         ("decode.qkv_proj", "w", "n*k*b_bf16"),
-        ("decode.qkv_proj", "t", "launch + pn(compute, memory, 4)"),
+        ("decode.qkv_proj", "t", "launch + pn(compute, memory, 4) + besides"),
         ("decode.qkv_proj", "compute", "F*m_r/m*(1 + k0/k)/(ec*P)"),
         ("decode.qkv_proj", "qkv_proj", "max(slow*max(max(n*t*r, bound) - hidden*n*launch, bound), bound)"),
         ("decode.qkv_proj", "bound", "n*max(F/P, s/W)"),
