@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 _UNCHUNKED = 32_768  # tokens; vLLM V0 profiles in chunks where longer sequences are admitted (arg_utils, 0.4 to 0.8)
 _ENDLESS = 1e15  # sequences; more are not counted
 _ROUNDING = 1e-12  # of a sum that is the capacity by definition
-WINDOW_PAGE = 256.0
-"""Tokens of a page of SGLang's cache of DeepSeek-V4 (deepseek_v4_hook.py)."""
-
+_WINDOW_PAGE = 256.0  # tokens of a page of SGLang's cache of DeepSeek-V4 (deepseek_v4_hook.py)
 _LEAST_PROMPT = 2048  # tokens of the profiled prompt at the least (the same)
 _SPLITTING = "9.0"  # compute capability for which vLLM takes FlashAttention 3
 
@@ -172,7 +170,8 @@ class MemoryModel:
         if room == math.inf:
             return math.inf
         chunk = prompt - self.tokens * (ceil_div(prompt, self.tokens) - 1.0)
-        places = room // (minimum(chunk, stays) + WINDOW_PAGE)
+        kept = chunk if stays == math.inf else minimum(chunk, stays)
+        places = room / (kept + _WINDOW_PAGE) // 1.0
         return named(places, "windows", "requests of a replica that windows have room for")
 
     @property

@@ -219,9 +219,8 @@ def _sglang(target: Target) -> Iterator[Wish]:
     if (choice := target.draft) is not None:
         count, one_by_one = choice.draft_tokens, choice.method != "ngram"
         verified = "tokens verified: those drafted, and the certain one" if one_by_one else target.drafted
-        method = (
-            "eagle" if choice.method == "mtp" and target.plan.model.compressed else choice.method
-        )  # as V4's hook asks
+        own = choice.method == "mtp" and target.plan.model.compressed  # DeepSeek-V4's hook takes no other name
+        method = "eagle" if own else choice.method
         yield Wish("speculative", method, target.drafted, word=True)
         if target.draft_model is not None:
             yield Wish("draft_model", target.draft_model.argument, "draft model")

@@ -69,17 +69,13 @@ function roomOf(of, context, most) {  // tokens of the cache: as many such reque
   }
   return low * Math.trunc(high >= 2 ** 26 ? Math.min(fitting, most) : fitting);
 }
-function windowPlaces({ windows: [room, stays, page], step_tokens, rules: { most, engines } }, isl) {  // requests that windows have room for
-  if (room === null) return most;
-  const chunk = isl - step_tokens * (Math.ceil(isl / step_tokens) - 1);
-  return Math.min(most, Math.max(Math.floor(room / (Math.min(chunk, stays ?? Infinity) + page)), 1) * engines);
-}
+const placesOf = ({ rules }, windows, isl) => (windows === undefined ? rules.most : Math.min(rules.most, Math.max(FUNCTIONS[windows](isl)[0], 1) * rules.engines));  // requests that run at once at most
 function sceneAt(plan, at, asked = plan.load ?? DATA.load) {  // lengths, rules and step tables at the lengths of a state; null where not one request fits
   const own = OFFERS.scenes[plan.plays.scene], isl = asked.whole ? lengthOf(asked.isl, at.isl + own.images, 0) : lengthOf(asked.isl, at.isl, own.images), osl = lengthOf(asked.osl, at.osl, 0);
-  const longest = Math.trunc(isl.longest + osl.longest), chunks = own.chunks[longest > own.rules.budget ? 1 : 0], room = FUNCTIONS[plan.plays.functions.room];
-  const tokens = roomOf((context, fresh = context) => room(context, fresh)[0], isl.mean + osl.mean, windowPlaces(own, isl.mean));
+  const longest = Math.trunc(isl.longest + osl.longest), chunks = own.chunks[longest > own.rules.budget ? 1 : 0], { windows } = plan.plays.functions, room = FUNCTIONS[plan.plays.functions.room];
+  const tokens = roomOf((context, fresh = context) => room(context, fresh)[0], isl.mean + osl.mean, placesOf(own, windows, isl.mean));
   if (!tokens || chunks === null) return null;
-  const rulesOf = (scene) => ({ ...scene.rules, most: windowPlaces(scene, isl.mean), chunks: scene.chunks[longest > scene.rules.budget ? 1 : 0], horizon: Infinity, blocks: Math.max(Math.floor(tokens / scene.rules.block), 1) }), rules = rulesOf(own);
+  const rulesOf = (scene) => ({ ...scene.rules, most: placesOf(scene, windows, isl.mean), chunks: scene.chunks[longest > scene.rules.budget ? 1 : 0], horizon: Infinity, blocks: Math.max(Math.floor(tokens / scene.rules.block), 1) }), rules = rulesOf(own);
   const tablesAt = (scene, bound) => { const given = { longest: Math.max(longest, 4096), speed: at.speed, bound, ...(rules.drafted ? { isl: isl.mean, osl: osl.mean } : {}) }; return kept(TABLES, 32, JSON.stringify([plan.plays.tables, plan.plays.scene, given]), () => stepTables(plan, scene, given)); };
   const bound = own.bound && (() => ({ own: own.bound, rules: rulesOf(own.bound), tables: tablesAt(own.bound, true) }));
   return { asked, own, isl, osl, rules, tables: tablesAt(own, false), bound };

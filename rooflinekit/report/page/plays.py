@@ -6,7 +6,6 @@ The parts are those of `rooflinekit.load.table`; the page fills its tables with 
 from __future__ import annotations
 
 import json
-import math
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ from rooflinekit.load.lengths import Length, LogNormal, Longer
 from rooflinekit.load.policies import rules_of
 from rooflinekit.load.scene import Scheduler, front_end_of, limits_of
 from rooflinekit.load.table import _Halves, _Parts, context_edges
-from rooflinekit.model.capacity import WINDOW_PAGE
 from rooflinekit.model.kernels.operation import Operation
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.roofline import StepTime
@@ -238,7 +236,6 @@ def _scene(predictor: Predictor, splits: Sequence[Split]) -> dict[str, object]:
         "chunks": [rules.policy.chunks, None if longer is None else longer.policy.chunks],
         "most": -(-rules.max_num_seqs // (rules.engines * plan.lanes)),
         "step_tokens": int(plan.token_budget),
-        "windows": [*(None if each == math.inf else each for each in predictor.memory.window_tokens), WINDOW_PAGE],
         "admitted": rules.max_model_len,
         "edges": context_edges(plan),
         "front": [front.time(0), plan.costs.token if settings.front_end == "http" else 0.0],

@@ -6,6 +6,7 @@ all else share it: it is traced for the first of them, and calls the kernels of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, fields, is_dataclass
@@ -224,6 +225,8 @@ class Program:
             functions["draft_prompt"] = traced(predictor, ("draft_prompt",), first, ("isl",), 2)
             functions["round"] = traced(predictor, ("round",), round_of, ("count", "isl", "context"), timed)
         functions["room"] = self._added(lambda **at: [predictor.memory.max_batch(*at.values())], ("context", "isl"))
+        if predictor.memory.window_tokens[0] < math.inf:
+            functions["windows"] = self._added(lambda isl: [predictor.memory.window_places(isl)], ("isl",))
         held = "count", "context", "isl"
         functions["held"] = self._added(lambda **at: _memory(predictor.memory.evaluate(*at.values())), held)
         if gpu.power:
